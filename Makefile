@@ -1,0 +1,30 @@
+# Each target makes its own environment with python3 and pip; nothing else is needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: plan test lint bench clean
+.DEFAULT_GOAL := plan
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,lint]'
+	touch $@
+
+plan: $(STAMP)
+	$(BIN)/fleetgrad plan examples/azure_conversation.toml --out plan-output
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/speed.py
+
+clean:
+	rm -rf $(VENV) plan-output

@@ -1,0 +1,8 @@
+"""Differentiable analytical models of LLM serving fleets."""
+
+from jaxsim.embedded import workload, workload_names
+from jaxsim.fleet import FleetDesign
+from jaxsim.profiles import Profile, profile, profile_names
+from jaxsim.workload import Workload
+
+__all__ = ["FleetDesign", "Profile", "Workload", "profile", "profile_names", "workload", "workload_names"]

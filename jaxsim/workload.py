@@ -1,0 +1,282 @@
+"""Workload: a weighted joint sample of (input, output) tokens, its arrivals where known, and the one split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxsim._checks import invalid, unknown
+
+MAX_TOKENS = 16_777_216
+"""Longest total accepted, 2**24 tokens: above it a length is a unit mistake, not a prompt."""
+
+LONG_REQUESTS = ("reject", "truncate")
+"""What happens to requests above the fleet's max_context; counted either way."""
+
+Array = np.ndarray | jax.Array
+
+
+class LengthTable(eqx.Module):
+    """Weighted sums of statistics over all requests up to a total length, piecewise linear in that length.
+
+    `Workload.tabulate` puts two knots at every length that occurs, so a sum is exact at every integer
+    threshold and linear within the token where it jumps: value and gradient exist everywhere, and no threshold
+    is special. `coarsened` keeps fewer knots, whose gradient is the density over a wider range.
+    """
+
+    knots: Float[Array, " knots"]
+    sums: Float[Array, "knots statistics"]
+
+    def up_to(self, tokens: Float[Array, ""]) -> Float[Array, " statistics"]:
+        """Sums over the requests with total tokens <= `tokens`; 0 below the first knot, all above the last."""
+        knots, sums = jnp.asarray(self.knots), jnp.asarray(self.sums)
+        right = jnp.clip(jnp.searchsorted(knots, tokens, side="right"), 1, knots.shape[0] - 1)
+        left = right - 1
+        low, high = knots[left], knots[right]
+        part = jnp.clip((tokens - low) / (high - low), 0.0, 1.0)
+        return sums[left] + part * (sums[right] - sums[left])
+
+    def between(self, lower: Float[Array, ""], upper: Float[Array, ""]) -> Float[Array, " statistics"]:
+        """Sums over lower < total <= upper; 0 where upper <= lower."""
+        return self.up_to(jnp.maximum(lower, upper)) - self.up_to(lower)
+
+    def split(self, thresholds: Float[Array, " pools"]) -> Float[Array, "pools statistics"]:
+        """Sums of each pool's requests, `thresholds` ascending. The only split there is."""
+        cumulative = jax.vmap(self.up_to)(jax.lax.cummax(jnp.asarray(thresholds)))
+        return jnp.diff(cumulative, axis=0, prepend=jnp.zeros_like(cumulative[:1]))
+
+    def coarsened(self, num_knots: int) -> LengthTable:
+        """The same sums at about `num_knots` lengths spaced evenly in log tokens; exact at those."""
+        knots = np.asarray(self.knots)
+        wanted = np.geomspace(knots[0] + 1.0, knots[-1], num_knots)
+        keep = np.unique(np.concatenate([[0], np.searchsorted(knots, wanted), [len(knots) - 1]]))
+        keep = keep[keep < len(knots)]
+        return LengthTable(knots=knots[keep], sums=jnp.asarray(self.sums)[keep])
+
+
+class PoolShares(eqx.Module):
+    """What a split gives each pool: its share of requests and its mean lengths (0 for an empty pool)."""
+
+    share: Float[Array, " pools"]
+    mean_input_tokens: Float[Array, " pools"]
+    mean_output_tokens: Float[Array, " pools"]
+
+
+class Workload(eqx.Module):
+    """Joint law of input and output tokens, as weighted requests in order of total tokens.
+
+    Attributes:
+        input_tokens, output_tokens: whole numbers >= 1, as floats.
+        weight: share of each row; sums to 1.
+        arrival_s: arrival times of the trace, from 0, ascending; None where it has none.
+        arrival_row: row of each arrival.
+        name, source: what it is and where it is from.
+        notes: what the reader counted (failed rows, repaired order, ...), for people to see.
+        rate: the trace's own mean rate, requests per second; None where no arrival times were known.
+    """
+
+    input_tokens: Float[Array, " rows"]
+    output_tokens: Float[Array, " rows"]
+    weight: Float[Array, " rows"]
+    arrival_s: Float[np.ndarray, " arrivals"] | None = None
+    arrival_row: Int[np.ndarray, " arrivals"] | None = None
+    name: str = eqx.field(static=True, default="given")
+    source: str = eqx.field(static=True, default="given")
+    notes: tuple[str, ...] = eqx.field(static=True, default=())
+    rate: float | None = eqx.field(static=True, default=None)
+
+    @classmethod
+    def from_lengths(
+        cls,
+        input_tokens: Any,
+        output_tokens: Any,
+        *,
+        weight: Any = None,
+        arrival_s: Any = None,
+        rate: float | None = None,
+        name: str = "given",
+        source: str = "given",
+        notes: Sequence[str] = (),
+    ) -> Self:
+        """A workload from arrays, one entry per request. Equal requests become one row with their weight.
+
+        Args:
+            input_tokens, output_tokens: whole numbers from 1, their sum up to `MAX_TOKENS`.
+            weight: relative frequency of each request, >= 0; left out, all equal.
+            arrival_s: arrival instants in seconds, in any order and from any origin; left out, none.
+            rate: mean rate of the source, requests per second; left out, that of `arrival_s`.
+
+        Raises:
+            ValueError: no request, unequal lengths, or a value outside the domain.
+        """
+        columns = {"input_tokens": input_tokens, "output_tokens": output_tokens}
+        lengths = {n: _whole_tokens(n, np.asarray(v, dtype=np.float64)) for n, v in columns.items()}
+        inputs, outputs = lengths["input_tokens"], lengths["output_tokens"]
+        if inputs.shape != outputs.shape or inputs.ndim != 1:
+            raise ValueError(
+                f"input_tokens and output_tokens must be two columns of one length, got shapes "
+                f"{inputs.shape} and {outputs.shape}"
+            )
+        if np.max(inputs + outputs) > MAX_TOKENS:
+            raise invalid(
+                "input_tokens + output_tokens",
+                float(np.max(inputs + outputs)),
+                f"<= {MAX_TOKENS}",
+                "is a column in another unit?",
+            )
+        weights = np.ones_like(inputs) if weight is None else np.asarray(weight, dtype=np.float64)
+        if weights.shape != inputs.shape or not np.all(weights >= 0) or not 0 < weights.sum() < np.inf:
+            raise ValueError("weight must be one finite number >= 0 per request with a positive sum")
+        keys = np.stack([inputs + outputs, inputs])
+        _, first, row = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+        times, rows = _sorted_arrivals(arrival_s, row, inputs.shape[0])
+        if rate is None and times is not None and times[-1] > 0:
+            rate = len(times) / float(times[-1])
+        return cls(
+            input_tokens=inputs[first],
+            output_tokens=outputs[first],
+            weight=np.bincount(row, weights, minlength=len(first)) / weights.sum(),
+            arrival_s=times,
+            arrival_row=rows,
+            name=name,
+            source=source,
+            notes=tuple(notes),
+            rate=rate,
+        )
+
+    @classmethod
+    def from_trace(
+        cls,
+        path: str | Path,
+        *,
+        columns: Mapping[str, str] | None = None,
+        time_unit: str | None = None,
+        failed: str = "drop",
+    ) -> Self:
+        """A workload from a request trace file; see `jaxsim.traces.read_trace` for formats and arguments."""
+        from jaxsim.traces import read_trace
+
+        trace = read_trace(path, columns=columns, time_unit=time_unit, failed=failed)
+        return cls.from_lengths(
+            trace.input_tokens,
+            trace.output_tokens,
+            arrival_s=trace.arrival_s,
+            name=Path(path).name,
+            source=f"trace file {Path(path).name}",
+            notes=trace.notes,
+        )
+
+    @classmethod
+    def from_cdf(
+        cls, points: str | Path | Sequence[Sequence[float]], *, output_share: float, name: str = "cdf"
+    ) -> Self:
+        """A workload from the CDF of total tokens; see `jaxsim.traces.cdf_lengths`.
+
+        Args:
+            points: pairs (total tokens, cumulative share), or the path of a JSON file with them.
+            output_share: share of a request's total that is output, in (0, 1). A CDF of totals does not know it;
+                it must be given.
+        """
+        from jaxsim.traces import cdf_lengths
+
+        inputs, outputs, weight = cdf_lengths(points, output_share=output_share)
+        source = f"CDF of total tokens, output share {output_share:g}"
+        return cls.from_lengths(inputs, outputs, weight=weight, name=name, source=source)
+
+    @property
+    def total_tokens(self) -> Float[Array, " rows"]:
+        """Input + output, ascending."""
+        return self.input_tokens + self.output_tokens
+
+    def mean(self, values: Float[Array, " rows"]) -> Float[Array, ""]:
+        """Weighted mean of one value per row."""
+        return (self.weight * values).sum()
+
+    def tabulate(self, statistics: Float[Array, "rows statistics"]) -> LengthTable:
+        """Cumulative weighted sums of `statistics` by total tokens."""
+        totals = np.asarray(self.total_tokens)
+        last = np.flatnonzero(np.append(np.diff(totals) > 0, True))
+        ends = totals[last]
+        cumulative = jnp.cumsum(jnp.asarray(self.weight)[:, None] * statistics, axis=0)[last]
+        before = jnp.concatenate([jnp.zeros_like(cumulative[:1]), cumulative[:-1]])
+        # Two knots a length: the token before it, where the sum still is what it was, and itself.
+        gap = np.diff(ends, prepend=0.0) > 1.0
+        gap[0] = True
+        order = np.argsort(np.concatenate([ends[gap] - 1.0, ends]), kind="stable")
+        knots = np.concatenate([ends[gap] - 1.0, ends])[order]
+        return LengthTable(knots=knots, sums=jnp.concatenate([before[gap], cumulative])[order])
+
+    def split(self, thresholds: Float[Array, " pools"]) -> PoolShares:
+        """Share and mean lengths of the requests in each pool.
+
+        Pool p has ``thresholds[p-1] < total <= thresholds[p]``. Exact at every whole number of tokens and
+        differentiable in between (see `LengthTable`).
+        """
+        statistics = jnp.stack([jnp.ones_like(self.weight), self.input_tokens, self.output_tokens], axis=1)
+        sums = self.tabulate(statistics).split(jnp.asarray(thresholds, dtype=float))
+        share = sums[:, 0]
+        safe = jnp.where(share > 0, share, 1.0)
+        return PoolShares(
+            share, jnp.where(share > 0, sums[:, 1] / safe, 0.0), jnp.where(share > 0, sums[:, 2] / safe, 0.0)
+        )
+
+    def share_above(self, tokens: float) -> float:
+        """Share of requests with more than `tokens` tokens in all."""
+        return float(np.sum(self.weight[np.asarray(self.total_tokens) > tokens]))
+
+    def truncated(self, max_context: float) -> Workload:
+        """Prompts shortened so that no total exceeds `max_context` (at least one input token is kept)."""
+        outputs = np.minimum(self.output_tokens, max_context - 1)
+        inputs = np.minimum(self.input_tokens, max_context - outputs)
+        rows = np.arange(len(self.weight)) if self.arrival_row is None else self.arrival_row
+        weight = self.weight if self.arrival_row is None else None
+        share = self.share_above(max_context)
+        return Workload.from_lengths(
+            inputs[rows],
+            outputs[rows],
+            weight=weight,
+            arrival_s=self.arrival_s,
+            rate=self.rate,
+            name=self.name,
+            source=self.source,
+            notes=(*self.notes, f"{share:.4%} of requests truncated to {max_context:g} tokens"),
+        )
+
+    def limited(self, max_context: float, long_requests: str) -> Workload:
+        """The workload under a policy for requests above `max_context`.
+
+        ``"reject"`` leaves them in: routing finds no pool for them and counts them as rejected.
+        ``"truncate"`` shortens their prompts.
+        """
+        if long_requests not in LONG_REQUESTS:
+            raise unknown("long_requests policy", long_requests, LONG_REQUESTS)
+        return self.truncated(max_context) if long_requests == "truncate" else self
+
+
+def _whole_tokens(name: str, values: np.ndarray) -> np.ndarray:
+    if values.size == 0:
+        raise ValueError(f"{name} must be at least one request, got 0 requests")
+    bad = ~((values >= 1) & (values <= MAX_TOKENS) & (values == np.floor(values)))
+    if np.any(bad):
+        at = int(np.flatnonzero(bad)[0])
+        raise invalid(f"{name}[{at}]", float(values[at]), f"a whole number from 1 to {MAX_TOKENS}")
+    return values
+
+
+def _sorted_arrivals(
+    arrival_s: Any, row: np.ndarray, num_requests: int
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    if arrival_s is None:
+        return None, None
+    times = np.asarray(arrival_s, dtype=np.float64)
+    if times.shape != (num_requests,) or not np.all(np.isfinite(times)):
+        raise ValueError(f"arrival_s must be one finite time per request, got shape {times.shape}")
+    order = np.argsort(times, kind="stable")
+    return times[order] - times[order[0]], row.reshape(-1)[order]

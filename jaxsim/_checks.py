@@ -24,9 +24,7 @@ def unknown(kind: str, value: str, known: Iterable[str], hint: str = "") -> Valu
     names = sorted(known)
     near = difflib.get_close_matches(str(value), names, n=3, cutoff=0.5)
     tail = f"did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
-    return ValueError(
-        f"unknown {kind} {value!r}; {tail}known: {', '.join(names)}" + (f"; {hint}" if hint else "")
-    )
+    return ValueError(f"unknown {kind} {value!r}; {tail}known: {', '.join(names)}" + (f"; {hint}" if hint else ""))
 
 
 def is_concrete(*values: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -56,7 +56,7 @@ class FleetDesign(eqx.Module):
         upper_tokens: Sequence[Any],
         *,
         max_context: Sequence[Any] | None = None,
-    ) -> Self:
+    ) -> FleetDesign:
         """A design from one entry per pool.
 
         Args:
@@ -71,9 +71,7 @@ class FleetDesign(eqx.Module):
             sizes = f"{len(profiles)}, {len(replicas)}, {len(upper_tokens)}"
             raise ValueError(f"profiles, replicas and upper_tokens must have one entry per pool, got {sizes}")
         context = upper_tokens if max_context is None else max_context
-        return cls(
-            Profile.stack(list(profiles)), np.asarray(replicas), np.asarray(upper_tokens), np.asarray(context)
-        )
+        return cls(Profile.stack(list(profiles)), np.asarray(replicas), np.asarray(upper_tokens), np.asarray(context))
 
     @property
     def num_pools(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from importlib import resources
-from typing import Any, Self
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -92,7 +92,7 @@ class Profile(eqx.Module):
         return self.usd_per_gpu_hour * self.gpus_per_replica
 
     @classmethod
-    def stack(cls, profiles: tuple[Self, ...] | list[Self]) -> Self:
+    def stack(cls, profiles: tuple[Profile, ...] | list[Profile]) -> Profile:
         """Profiles along a new leading axis, one per pool."""
         if not profiles:
             raise ValueError("profiles must be at least one profile, got none")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -53,12 +53,12 @@ class LengthTable(eqx.Module):
         return jnp.diff(cumulative, axis=0, prepend=jnp.zeros_like(cumulative[:1]))
 
     def coarsened(self, num_knots: int) -> LengthTable:
-        """The same sums at about `num_knots` lengths spaced evenly in log tokens; exact at those."""
-        knots = np.asarray(self.knots)
-        wanted = np.geomspace(knots[0] + 1.0, knots[-1], num_knots)
-        keep = np.unique(np.concatenate([[0], np.searchsorted(knots, wanted), [len(knots) - 1]]))
-        keep = keep[keep < len(knots)]
-        return LengthTable(knots=knots[keep], sums=jnp.asarray(self.sums)[keep])
+        """The same sums at `num_knots` lengths spaced evenly in log tokens: exact there, smoother in between."""
+        knots = jnp.asarray(self.knots)
+        first, last = knots[0], knots[-1]
+        positions = jnp.exp(jnp.linspace(jnp.log(first + 1.0), jnp.log(last), num_knots - 1))
+        positions = jnp.concatenate([first[None], positions.at[-1].set(last)])
+        return LengthTable(knots=positions, sums=jax.vmap(self.up_to)(positions))
 
 
 class PoolShares(eqx.Module):
@@ -75,22 +75,27 @@ class Workload(eqx.Module):
     Attributes:
         input_tokens, output_tokens: whole numbers >= 1, as floats.
         weight: share of each row; sums to 1.
+        knots, rows_to_knot: where sums by total length bend, and how many rows lie up to each (`tabulate`).
         arrival_s: arrival times of the trace, from 0, ascending; None where it has none.
         arrival_row: row of each arrival.
         name, source: what it is and where it is from.
         notes: what the reader counted (failed rows, repaired order, ...), for people to see.
         rate: the trace's own mean rate, requests per second; None where no arrival times were known.
+        breakpoints: total tokens at which a CDF was given; () for a sample. No computation depends on them.
     """
 
     input_tokens: Float[Array, " rows"]
     output_tokens: Float[Array, " rows"]
     weight: Float[Array, " rows"]
+    knots: Float[Array, " knots"]
+    rows_to_knot: Int[Array, " knots"]
     arrival_s: Float[np.ndarray, " arrivals"] | None = None
     arrival_row: Int[np.ndarray, " arrivals"] | None = None
     name: str = eqx.field(static=True, default="given")
     source: str = eqx.field(static=True, default="given")
     notes: tuple[str, ...] = eqx.field(static=True, default=())
     rate: float | None = eqx.field(static=True, default=None)
+    breakpoints: tuple[float, ...] = eqx.field(static=True, default=())
 
     @classmethod
     def from_lengths(
@@ -104,7 +109,8 @@ class Workload(eqx.Module):
         name: str = "given",
         source: str = "given",
         notes: Sequence[str] = (),
-    ) -> Self:
+        breakpoints: Sequence[float] = (),
+    ) -> Workload:
         """A workload from arrays, one entry per request. Equal requests become one row with their weight.
 
         Args:
@@ -112,6 +118,7 @@ class Workload(eqx.Module):
             weight: relative frequency of each request, >= 0; left out, all equal.
             arrival_s: arrival instants in seconds, in any order and from any origin; left out, none.
             rate: mean rate of the source, requests per second; left out, that of `arrival_s`.
+            breakpoints: total tokens at which a CDF was given, natural thresholds to show; () for a sample.
 
         Raises:
             ValueError: no request, unequal lengths, or a value outside the domain.
@@ -134,21 +141,25 @@ class Workload(eqx.Module):
         weights = np.ones_like(inputs) if weight is None else np.asarray(weight, dtype=np.float64)
         if weights.shape != inputs.shape or not np.all(weights >= 0) or not 0 < weights.sum() < np.inf:
             raise ValueError("weight must be one finite number >= 0 per request with a positive sum")
-        keys = np.stack([inputs + outputs, inputs])
-        _, first, row = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+        keys = ((inputs + outputs) * MAX_TOKENS + inputs).astype(np.int64)  # by total, then by input
+        _, first, row = np.unique(keys, return_index=True, return_inverse=True)
         times, rows = _sorted_arrivals(arrival_s, row, inputs.shape[0])
         if rate is None and times is not None and times[-1] > 0:
             rate = len(times) / float(times[-1])
+        knots, rows_to_knot = _knots((inputs + outputs)[first])
         return cls(
             input_tokens=inputs[first],
             output_tokens=outputs[first],
             weight=np.bincount(row, weights, minlength=len(first)) / weights.sum(),
+            knots=knots,
+            rows_to_knot=rows_to_knot,
             arrival_s=times,
             arrival_row=rows,
             name=name,
             source=source,
             notes=tuple(notes),
             rate=rate,
+            breakpoints=tuple(float(b) for b in breakpoints),
         )
 
     @classmethod
@@ -159,7 +170,7 @@ class Workload(eqx.Module):
         columns: Mapping[str, str] | None = None,
         time_unit: str | None = None,
         failed: str = "drop",
-    ) -> Self:
+    ) -> Workload:
         """A workload from a request trace file; see `jaxsim.traces.read_trace` for formats and arguments."""
         from jaxsim.traces import read_trace
 
@@ -175,20 +186,33 @@ class Workload(eqx.Module):
 
     @classmethod
     def from_cdf(
-        cls, points: str | Path | Sequence[Sequence[float]], *, output_share: float, name: str = "cdf"
-    ) -> Self:
-        """A workload from the CDF of total tokens; see `jaxsim.traces.cdf_lengths`.
+        cls,
+        points: str | Path | Sequence[Sequence[float]],
+        *,
+        output_share: float,
+        name: str = "cdf",
+        source: str | None = None,
+        notes: Sequence[str] = (),
+    ) -> Workload:
+        """A workload from the CDF of total tokens; see `jaxsim.cdf.cdf_lengths`.
 
         Args:
             points: pairs (total tokens, cumulative share), or the path of a JSON file with them.
             output_share: share of a request's total that is output, in (0, 1). A CDF of totals does not know it;
                 it must be given.
         """
-        from jaxsim.traces import cdf_lengths
+        from jaxsim.cdf import cdf_breakpoints, cdf_lengths
 
         inputs, outputs, weight = cdf_lengths(points, output_share=output_share)
-        source = f"CDF of total tokens, output share {output_share:g}"
-        return cls.from_lengths(inputs, outputs, weight=weight, name=name, source=source)
+        return cls.from_lengths(
+            inputs,
+            outputs,
+            weight=weight,
+            name=name,
+            source=f"CDF of total tokens, output share {output_share:g}" if source is None else source,
+            notes=notes,
+            breakpoints=cdf_breakpoints(points),
+        )
 
     @property
     def total_tokens(self) -> Float[Array, " rows"]:
@@ -197,21 +221,13 @@ class Workload(eqx.Module):
 
     def mean(self, values: Float[Array, " rows"]) -> Float[Array, ""]:
         """Weighted mean of one value per row."""
-        return (self.weight * values).sum()
+        return jnp.sum(jnp.asarray(self.weight) * values)
 
     def tabulate(self, statistics: Float[Array, "rows statistics"]) -> LengthTable:
         """Cumulative weighted sums of `statistics` by total tokens."""
-        totals = np.asarray(self.total_tokens)
-        last = np.flatnonzero(np.append(np.diff(totals) > 0, True))
-        ends = totals[last]
-        cumulative = jnp.cumsum(jnp.asarray(self.weight)[:, None] * statistics, axis=0)[last]
-        before = jnp.concatenate([jnp.zeros_like(cumulative[:1]), cumulative[:-1]])
-        # Two knots a length: the token before it, where the sum still is what it was, and itself.
-        gap = np.diff(ends, prepend=0.0) > 1.0
-        gap[0] = True
-        order = np.argsort(np.concatenate([ends[gap] - 1.0, ends]), kind="stable")
-        knots = np.concatenate([ends[gap] - 1.0, ends])[order]
-        return LengthTable(knots=knots, sums=jnp.concatenate([before[gap], cumulative])[order])
+        cumulative = jnp.cumsum(jnp.asarray(self.weight)[:, None] * statistics, axis=0)
+        padded = jnp.concatenate([jnp.zeros_like(cumulative[:1]), cumulative])
+        return LengthTable(knots=jnp.asarray(self.knots), sums=padded[jnp.asarray(self.rows_to_knot)])
 
     def split(self, thresholds: Float[Array, " pools"]) -> PoolShares:
         """Share and mean lengths of the requests in each pool.
@@ -244,6 +260,7 @@ class Workload(eqx.Module):
             weight=weight,
             arrival_s=self.arrival_s,
             rate=self.rate,
+            breakpoints=self.breakpoints,
             name=self.name,
             source=self.source,
             notes=(*self.notes, f"{share:.4%} of requests truncated to {max_context:g} tokens"),
@@ -270,9 +287,13 @@ def _whole_tokens(name: str, values: np.ndarray) -> np.ndarray:
     return values
 
 
-def _sorted_arrivals(
-    arrival_s: Any, row: np.ndarray, num_requests: int
-) -> tuple[np.ndarray | None, np.ndarray | None]:
+def _knots(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two knots a length: the token before it, where a sum still is what it was, and the length itself."""
+    knots = np.unique(np.concatenate([totals - 1.0, totals]))
+    return knots, np.searchsorted(totals, knots, side="right")
+
+
+def _sorted_arrivals(arrival_s: Any, row: np.ndarray, num_requests: int) -> tuple[np.ndarray | None, np.ndarray | None]:
     if arrival_s is None:
         return None, None
     times = np.asarray(arrival_s, dtype=np.float64)

@@ -51,13 +51,13 @@ def erlang_integrals(c, a):
 
     def edge(direction):
         step = width
-        while exponent(peak + direction * step) > -DROP:
+        while direction > 0 or step < peak:
+            if exponent(peak + direction * step) < -DROP:
+                return peak + direction * step
             step *= 2
-            if direction < 0 and step >= peak:
-                return mp.mpf(0)
-        return peak + direction * step
+        return mp.mpf(0)
 
-    low, high = (edge(-1) if peak > 0 else mp.mpf(0)), edge(1)
+    low, high = edge(-1), edge(1)
     marks = {low, peak, high, *(peak + k * (high - peak) / 8 for k in range(1, 8))}
     marks |= {low + k * (peak - low) / 6 for k in range(1, 6)}
     # (1 + y/a)^c has its singularity at y = -a: resolve it where the light load brings it near.

@@ -1,6 +1,6 @@
 """Write `jaxsim/_temme.py`: the constants of the continuous Erlang evaluation, from 60-digit arithmetic.
 
-Three tables:
+Four tables:
 
 `TEMME`   Taylor coefficients of C_k(eta) in Temme's uniform expansion of the incomplete gamma function.
           With mu = rho - 1 and eta^2/2 = mu - ln(1 + mu), sign(eta) = sign(mu) (Temme 1979; DLMF 8.12):
@@ -8,6 +8,8 @@ Three tables:
           where Gamma*(c) ~ sum_k (-1)^k g_k c^-k is Stirling's series.
 `BINET`   J(c) = ln Gamma(c+1) - (c + 1/2) ln c + c - ln(2 pi)/2 = t P(3t - 1), t = 1/(c + 1/2), c >= 1.
 `ERFCX`   (1 + 2x) exp(x^2) erfc(x) = P((x - 3)/(x + 3)), x >= 0 (the map of Shepherd and Laframboise 1981).
+
+`NODES`, `WEIGHTS`  Gauss-Legendre rule on [0, 1]; the rules of numpy and scipy are off by 1e-13.
 
 The two P are truncated Chebyshev series, rewritten in powers of their variable. Run from the repository root:
 
@@ -17,14 +19,17 @@ The two P are truncated Chebyshev series, rewritten in powers of their variable.
 from pathlib import Path
 
 import mpmath as mp
+import numpy as np
 
 OUTPUT = Path(__file__).parent.parent / "jaxsim" / "_temme.py"
 SMALLEST_SERVERS = 16  # the expansion is used from here on
+NUM_NODES = 48
 NEGLIGIBLE = mp.mpf(2) ** -58
-HEADER = '''"""Constants of the continuous Erlang evaluation, written by `scripts/make_temme_table.py`; do not edit.
+HEADER = '''"""Constants of the continuous Erlang evaluation; written by `scripts/make_temme_table.py`.
 
-`TEMME[k][n]`: C_k(eta) = sum_n TEMME[k][n] eta^n. A coefficient is listed where it can exceed 2^-58 of the result
-for some eta <= 0 and c >= 16. `BINET` and `ERFCX`: powers of the variables that the script names, from x^0.
+`TEMME[k][n]`: C_k(eta) = sum_n TEMME[k][n] eta^n. A coefficient is listed where it can exceed
+2^-58 of the result for some eta <= 0, c >= 16. `BINET`, `ERFCX`: powers of the variables named in the script.
+`NODES`, `WEIGHTS`: Gauss-Legendre rule on [0, 1].
 """
 '''
 
@@ -73,9 +78,10 @@ def chebyshev_powers(f, degree, samples=120):
     """Power coefficients in x of the Chebyshev series of f on [-1, 1], cut at `degree`."""
     nodes = [mp.pi * (k + mp.mpf(1) / 2) / samples for k in range(samples)]
     values = [f(mp.cos(theta)) for theta in nodes]
-    series = [
-        2 * mp.fsum(v * mp.cos(j * t) for v, t in zip(values, nodes)) / samples for j in range(degree + 1)
-    ]
+    series = []
+    for j in range(degree + 1):
+        terms = (value * mp.cos(j * theta) for value, theta in zip(values, nodes, strict=True))
+        series.append(2 * mp.fsum(terms) / samples)
     series[0] /= 2
     lower, upper = [mp.mpf(1)], [mp.mpf(0), mp.mpf(1)]
     powers = [mp.mpf(0)] * (degree + 1)
@@ -103,6 +109,20 @@ def scaled_erfc(s):
     return (1 + 2 * x) / (x * mp.sqrt(mp.pi)) * mp.quad(lambda u: mp.exp(-((u / (2 * x)) ** 2) - u), marks)
 
 
+def gauss_legendre(count):
+    nodes, weights = [], []
+    for start in np.polynomial.legendre.leggauss(count)[0]:
+        x = mp.findroot(lambda t: mp.legendre(count, t), mp.mpf(float(start)))
+        slope = count * (x * mp.legendre(count, x) - mp.legendre(count - 1, x)) / (x * x - 1)
+        nodes.append((1 + x) / 2)
+        weights.append(1 / ((1 - x * x) * slope**2))
+    return nodes, weights
+
+
+def table(name, numbers):
+    return [f"{name}: tuple[float, ...] = (", *(f"    {float(number)!r}," for number in numbers), ")"]
+
+
 def main():
     mp.mp.dps = 60
     text = [HEADER]
@@ -110,12 +130,9 @@ def main():
     for row in trim(temme_rows()):
         text += ["    (", *(f"        {float(d)!r}," for d in row), "    ),"]
     text.append(")")
-    for name, f, degree in (("BINET", binet, 18), ("ERFCX", scaled_erfc, 25)):
-        text += [
-            f"{name}: tuple[float, ...] = (",
-            *(f"    {float(d)!r}," for d in chebyshev_powers(f, degree)),
-            ")",
-        ]
+    text += table("BINET", chebyshev_powers(binet, 18)) + table("ERFCX", chebyshev_powers(scaled_erfc, 25))
+    nodes, weights = gauss_legendre(NUM_NODES)
+    text += table("NODES", nodes) + table("WEIGHTS", weights)
     OUTPUT.write_text("\n".join(text) + "\n")
 
 

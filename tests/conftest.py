@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from jaxtyping import install_import_hook
 
-hook = install_import_hook(("jaxsim", "des", "optim"), "beartype.beartype")
-hook.install()
+install_import_hook(("jaxsim", "des", "optim"), "typecheck.check")
 
 import jax  # noqa: E402
 

@@ -1,0 +1,360 @@
+"""evaluate: a fleet design under a workload, as a differentiable function."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxsim import engine, reference
+from jaxsim._checks import require_non_negative, require_x64, unknown
+from jaxsim._roots import decreasing_root
+from jaxsim.engine import StepTable
+from jaxsim.fleet import FleetDesign
+from jaxsim.latency import LengthGroups, StepLatency
+from jaxsim.latency import quantile as latency_quantile
+from jaxsim.profiles import Profile
+from jaxsim.reference import ReferenceLatency
+from jaxsim.units import SECONDS_PER_HOUR, TOKENS_PER_MILLION
+from jaxsim.workload import LengthTable, Workload
+
+MODELS = ("step", "kimura")
+
+PerPool = Float[Array, " pools"]
+Scalar = Float[Array, ""]
+Latency = StepLatency | ReferenceLatency
+
+_EMPTY_SHARE = 1e-9
+"""A pool with a smaller share of the requests is empty: its sums are rounding noise."""
+
+
+class PoolMetrics(eqx.Module):
+    """Figures of each pool. Rates per second, times in seconds, dollars per hour.
+
+    An empty pool has rate 0, utilisation 0 and the latencies of a lone request; an overloaded one infinite ones.
+    """
+
+    share: PerPool
+    rate: PerPool
+    replicas: PerPool
+    utilization: PerPool
+    concurrency_limit: PerPool
+    active_batch: PerPool
+    wait_mean_s: PerPool
+    wait_p99_s: PerPool
+    ttft_p50_s: PerPool
+    ttft_p95_s: PerPool
+    ttft_p99_s: PerPool
+    tpot_mean_s: PerPool
+    tpot_p99_s: PerPool
+    usd_per_hour: PerPool
+    usd_per_million_output_tokens: PerPool
+    overloaded: Bool[Array, " pools"]
+
+
+class Metrics(eqx.Module):
+    """Figures of a fleet; `pools` has those of each pool.
+
+    Attributes:
+        rejected_share: share of requests that no pool accepts.
+        utilization: of the most utilised pool.
+        ttft_p50_s .. tpot_p99_s: quantiles over the accepted requests of all pools (`kimura`: of the worst pool;
+            the reference model has no mixture).
+        usd_per_million_output_tokens: of the load given, idle time included.
+    """
+
+    pools: PoolMetrics
+    rate: Scalar
+    rejected_share: Scalar
+    utilization: Scalar
+    ttft_p50_s: Scalar
+    ttft_p95_s: Scalar
+    ttft_p99_s: Scalar
+    tpot_mean_s: Scalar
+    tpot_p99_s: Scalar
+    usd_per_hour: Scalar
+    usd_per_million_output_tokens: Scalar
+    overloaded: Bool[Array, ""]
+
+
+class PoolDemand(eqx.Module):
+    """The requests of a pool, before it is decided how many engines serve them.
+
+    Attributes:
+        share, rate: of all requests, and requests per second.
+        means: per-request means of the table's columns.
+        groups: the requests by their steps (`step` model; None in `kimura`).
+        profile, max_context: of the pool.
+    """
+
+    share: Scalar
+    rate: Scalar
+    means: Float[Array, "*pools statistics"]
+    groups: LengthGroups | None
+    profile: Profile
+    max_context: Scalar
+
+
+class PoolLaws(eqx.Module):
+    """Each pool's requests and latency law, before any quantile is solved: what an optimizer constrains.
+
+    Every array has a leading pool axis, also inside `latency`.
+    """
+
+    latency: Latency
+    share: PerPool
+    rate: PerPool
+    replicas: PerPool
+    utilization: PerPool
+    concurrency_limit: PerPool
+    output_tokens: PerPool
+    usd_per_hour: PerPool
+
+    @property
+    def empty(self) -> Bool[Array, " pools"]:
+        """Pools without requests."""
+        return self.share <= _EMPTY_SHARE
+
+    def ttft_tail(self, t: Scalar) -> PerPool:
+        """P(TTFT > t) of each pool."""
+        return jax.vmap(lambda law: law.ttft_tail(t))(self.latency)
+
+    def tpot_tail(self, t: Scalar) -> PerPool:
+        """P(TPOT > t) of each pool."""
+        return jax.vmap(lambda law: law.tpot_tail(t))(self.latency)
+
+
+class Tables(eqx.Module):
+    """A workload tabulated for each pool's profile; what depends on the lengths and not on the design."""
+
+    table: LengthTable | StepTable
+
+    @property
+    def lengths(self) -> LengthTable:
+        """The sums by total length."""
+        return self.table.table if isinstance(self.table, StepTable) else self.table
+
+    def coarsened(self, num_knots: int) -> Tables:
+        """Smoother in the thresholds; see `LengthTable.coarsened`."""
+        coarse = jax.vmap(lambda table: table.coarsened(num_knots))(self.lengths)
+        if isinstance(self.table, StepTable):
+            return Tables(eqx.tree_at(lambda t: t.table, self.table, coarse))
+        return Tables(coarse)
+
+
+def tabulate(workload: Workload, profile: Profile, *, model: str = "step") -> Tables:
+    """Tabulate a workload for profiles stacked along the pool axis."""
+    _check_model(model)
+    make = engine.tabulate if model == "step" else reference.tabulate
+    return Tables(jax.vmap(lambda one: make(workload, one))(profile))
+
+
+def pool_demands(design: FleetDesign, tables: Tables, rate: Any, *, model: str = "step") -> PoolDemand:
+    """The requests that each pool of a design serves, every array with a leading pool axis.
+
+    `tables` must come from the design's stacked profile (`tabulate`).
+    """
+    upper = jnp.asarray(design.upper_tokens)
+    lower = jnp.concatenate([jnp.zeros_like(upper[:1]), upper[:-1]])
+    context = jnp.asarray(design.max_context)
+    accepted = jnp.minimum(upper, context)
+    if model == "step":
+        accepted = jnp.minimum(accepted, jnp.asarray(design.profile.kv_tokens))
+    one = partial(pool_demand, rate=jnp.asarray(rate, dtype=float))
+    return jax.vmap(one)(tables.table, design.profile, lower, accepted, context)
+
+
+def pool_demand(
+    table: LengthTable | StepTable,
+    profile: Profile,
+    lower: Scalar,
+    upper: Scalar,
+    max_context: Scalar,
+    *,
+    rate: Scalar,
+) -> PoolDemand:
+    """The requests of one pool: lower < total <= upper."""
+    lengths = table.table if isinstance(table, StepTable) else table
+    sums, whole = lengths.between(lower, upper), jnp.asarray(lengths.sums)[-1]
+    filled = sums[0] > _EMPTY_SHARE
+    share = jnp.where(filled, sums[0], 0.0)
+    means = jnp.where(filled, sums, whole) / jnp.where(filled, sums[0], whole[0])
+    groups = engine.length_groups(means, table) if isinstance(table, StepTable) else None
+    return PoolDemand(share, rate * share, means, groups, profile, max_context)
+
+
+def pool_law(demand: PoolDemand, replicas: Scalar, *, relaxed: bool = False) -> PoolLaws:
+    """The latency law of one pool with that many engines (real > 0; 0 is overload if there are requests).
+
+    Args:
+        demand: of one pool.
+        replicas: engines.
+        relaxed: real-valued slots in the `kimura` model, for gradients in `max_context`.
+    """
+    served = replicas > 0.0
+    engines = jnp.where(served, replicas, 1.0)
+    law: Latency
+    if demand.groups is not None:
+        law, limit = engine.latency(
+            demand.means, demand.groups, demand.profile, arrival_rate=demand.rate, replicas=engines
+        )
+    else:
+        law, limit = reference.latency(
+            demand.means,
+            demand.profile,
+            arrival_rate=demand.rate,
+            replicas=engines,
+            max_context=demand.max_context,
+            relaxed=relaxed,
+        )
+    unserved = jnp.where(demand.rate > 0, jnp.inf, 0.0)
+    return PoolLaws(
+        latency=law,
+        share=demand.share,
+        rate=demand.rate,
+        replicas=replicas,
+        utilization=jnp.where(served, law.utilization, unserved),
+        concurrency_limit=limit,
+        output_tokens=demand.means[1],
+        usd_per_hour=replicas * demand.profile.usd_per_hour,
+    )
+
+
+def pool_laws(
+    design: FleetDesign, tables: Tables, rate: Any, *, model: str = "step", relaxed: bool = False
+) -> PoolLaws:
+    """The latency law of each pool of a design; see `pool_demands` and `pool_law`."""
+    demands = pool_demands(design, tables, rate, model=model)
+    return jax.vmap(partial(pool_law, relaxed=relaxed))(demands, jnp.asarray(design.replicas))
+
+
+def metrics(laws: PoolLaws) -> Metrics:
+    """Solve the quantiles and sum up the fleet."""
+    pools = _pool_metrics(laws)
+    share = laws.share / jnp.maximum(laws.share.sum(), _EMPTY_SHARE)
+    mixture = _step_mixture if isinstance(laws.latency, StepLatency) else _worst_pool
+    ttft = [mixture(laws, pools, share, q, "ttft") for q in (0.5, 0.95, 0.99)]
+    rate = laws.rate.sum()
+    tokens_per_s = (laws.rate * laws.output_tokens).sum()
+    usd = laws.usd_per_hour.sum()
+    return Metrics(
+        pools=pools,
+        rate=rate,
+        rejected_share=jnp.maximum(1.0 - laws.share.sum(), 0.0),
+        utilization=laws.utilization.max(),
+        ttft_p50_s=ttft[0],
+        ttft_p95_s=ttft[1],
+        ttft_p99_s=ttft[2],
+        tpot_mean_s=jnp.where(share > 0, share * pools.tpot_mean_s, 0.0).sum(),
+        tpot_p99_s=mixture(laws, pools, share, 0.99, "tpot"),
+        usd_per_hour=usd,
+        usd_per_million_output_tokens=_usd_per_million(usd, tokens_per_s),
+        overloaded=jnp.any(pools.overloaded),
+    )
+
+
+@eqx.filter_jit
+def _evaluate(design: FleetDesign, workload: Workload, rate: Any, model: str) -> Metrics:
+    return metrics(pool_laws(design, tabulate(workload, design.profile, model=model), rate, model=model))
+
+
+def evaluate(design: FleetDesign, workload: Workload, rate: Any, *, model: str = "step") -> Metrics:
+    """Figures of a fleet design under a workload: pure, works under jit, vmap and grad.
+
+    Args:
+        design: pools; real replicas are allowed.
+        workload: joint lengths. For many designs on one workload, `tabulate` once and call
+            ``metrics(pool_laws(design, tables, rate))``, which costs the same for any trace size.
+        rate: requests per second, >= 0.
+        model: "step" (what a continuously batching engine does) or "kimura" (the published reference model).
+
+    Returns:
+        Metrics; overload is data (`overloaded`, utilisation >= 1, infinite latencies), not an exception.
+
+    Raises:
+        ValueError: unknown model, negative or NaN rate. RuntimeError: JAX is in float32 mode.
+    """
+    require_x64()
+    _check_model(model)
+    require_non_negative("rate", rate)
+    return _evaluate(design, workload, jnp.asarray(rate, dtype=float), model)
+
+
+def _check_model(model: str) -> None:
+    if model not in MODELS:
+        raise unknown("model", model, MODELS)
+
+
+def _usd_per_million(usd_per_hour: Array, tokens_per_s: Array) -> Array:
+    """Dollars per million output tokens; inf without output."""
+    flowing = tokens_per_s > 0
+    hourly = jnp.where(flowing, tokens_per_s, 1.0) * SECONDS_PER_HOUR / TOKENS_PER_MILLION
+    return jnp.where(flowing, usd_per_hour / hourly, jnp.inf)
+
+
+def _pool_metrics(laws: PoolLaws) -> PoolMetrics:
+    overloaded = laws.utilization >= 1.0
+
+    def or_inf(values: Array) -> Array:
+        return jnp.where(overloaded, jnp.inf, values)
+
+    def each(figure: Any) -> Array:
+        return or_inf(jax.vmap(figure)(laws.latency))
+
+    if isinstance(laws.latency, StepLatency):
+        active = jax.vmap(lambda law: law.occupancy.mean_active)(laws.latency)
+        wait_p99 = each(lambda law: latency_quantile(law, StepLatency.wait_tail, 0.99))
+        ttft = [each(lambda law, q=q: latency_quantile(law, StepLatency.ttft_tail, q)) for q in (0.5, 0.95, 0.99)]
+        tpot = each(lambda law: latency_quantile(law, StepLatency.tpot_tail, 0.99))
+    else:
+        engines = jnp.where(laws.replicas > 0, laws.replicas, 1.0)
+        active = laws.rate * laws.latency.service_s / engines
+        wait_p99 = each(lambda law: law.wait_quantile(0.99))
+        ttft = [each(lambda law, q=q: law.ttft_quantile(q)) for q in (0.5, 0.95, 0.99)]
+        tpot = each(lambda law: law.tpot_quantile(0.99))
+    return PoolMetrics(
+        share=laws.share,
+        rate=laws.rate,
+        replicas=laws.replicas,
+        utilization=laws.utilization,
+        concurrency_limit=laws.concurrency_limit,
+        active_batch=jnp.where(overloaded, laws.concurrency_limit, active),
+        wait_mean_s=each(lambda law: law.mean_wait()),
+        wait_p99_s=wait_p99,
+        ttft_p50_s=ttft[0],
+        ttft_p95_s=ttft[1],
+        ttft_p99_s=ttft[2],
+        tpot_mean_s=each(lambda law: law.mean_tpot()),
+        tpot_p99_s=tpot,
+        usd_per_hour=laws.usd_per_hour,
+        usd_per_million_output_tokens=_usd_per_million(laws.usd_per_hour, laws.rate * laws.output_tokens),
+        overloaded=overloaded,
+    )
+
+
+def _step_mixture(laws: PoolLaws, pools: PoolMetrics, share: PerPool, q: float, figure: str) -> Scalar:
+    """The q-quantile over the requests of all pools."""
+    upper = jnp.where(share > 0, jax.vmap(lambda law: law.longest_s(q))(laws.latency), 0.0).max()
+
+    def excess(t: Scalar, inputs: tuple[PoolLaws, PerPool]) -> Scalar:
+        inner, weight = inputs
+        tails = inner.ttft_tail(t) if figure == "ttft" else inner.tpot_tail(t)
+        return (weight * tails).sum() - (1.0 - q)
+
+    root = decreasing_root(excess, (laws, share), jnp.zeros(()), jnp.maximum(upper, 1e-9))
+    return jnp.where(jnp.any(pools.overloaded), jnp.inf, root)
+
+
+def _worst_pool(laws: PoolLaws, pools: PoolMetrics, share: PerPool, q: float, figure: str) -> Scalar:
+    """The largest q-quantile among the pools with requests."""
+    values = {
+        ("ttft", 0.5): pools.ttft_p50_s,
+        ("ttft", 0.95): pools.ttft_p95_s,
+        ("ttft", 0.99): pools.ttft_p99_s,
+        ("tpot", 0.99): pools.tpot_p99_s,
+    }[figure, q]
+    return jnp.where(share > 0, values, 0.0).max()

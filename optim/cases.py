@@ -1,0 +1,103 @@
+"""Cases: one choice of hardware for every pool, with all that a search over thresholds needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxsim.evaluate import Metrics, Tables, pool_demands, tabulate
+from jaxsim.fleet import FleetDesign
+from jaxsim.profiles import Profile
+from jaxsim.workload import Workload
+from optim._compile import jit_once
+from optim.diagnose import kv_misfit
+from optim.problem import PlanProblem
+from optim.sizing import Size, Targets, required_replicas
+
+Scalar = Float[Array, ""]
+
+
+class Case(eqx.Module):
+    """One choice of hardware for each pool.
+
+    Attributes:
+        profile: stacked along the pool axis.
+        tables: the workload tabulated for it, exact.
+        rate: requests per second.
+        targets: per pool.
+        shortest, longest: range of the thresholds, tokens.
+    """
+
+    profile: Profile
+    tables: Tables
+    rate: Scalar
+    targets: Targets
+    shortest: Scalar
+    longest: Scalar
+
+    @property
+    def num_pools(self) -> int:
+        """Pools, a static number."""
+        return len(self.profile.name)
+
+    def design(self, replicas: Float[Array, " pools"], upper: Float[Array, " pools"]) -> FleetDesign:
+        """A design of this hardware; each pool's max_context is its threshold."""
+        return FleetDesign(self.profile, replicas, upper, upper)
+
+    def sizes(self, upper: Float[Array, " pools"], *, model: str, relaxed: bool) -> Size:
+        """Replicas of each pool for these thresholds."""
+        demands = pool_demands(self.design(jnp.ones_like(upper), upper), self.tables, self.rate, model=model)
+        return jax.vmap(lambda d, t: required_replicas(d, t, relaxed=relaxed))(demands, self.targets)
+
+    def relaxed_usd_per_hour(self, size: Size) -> Scalar:
+        """Price of real-valued sizes: at least one replica where there are requests."""
+        engines = jnp.where(size.replicas > 0, jnp.maximum(size.replicas, 1.0), 0.0)
+        return (engines * jnp.asarray(self.profile.usd_per_hour)).sum()
+
+
+@jit_once
+def _tables(workload: Workload, profile: Profile, *, model: str) -> Tables:
+    return tabulate(workload, profile, model=model)
+
+
+def cases(
+    problem: PlanProblem, *, num_pools: int, ttft_s: np.ndarray | None = None, tpot_s: np.ndarray | None = None
+) -> Iterator[Case]:
+    """One case per choice of hardware for the pools, leaving out profiles that cannot hold the longest request.
+
+    Args:
+        problem: what to serve.
+        num_pools: pools of each case; a design may leave some empty.
+        ttft_s, tpot_s: targets per pool; left out, the problem's SLO.
+    """
+    totals = np.asarray(problem.limited.total_tokens)
+    fitting = [p for p in problem.profiles if kv_misfit(problem, p) is None]
+    slo = problem.slo
+    ttft = np.full(num_pools, slo.ttft_p99_s) if ttft_s is None else ttft_s
+    tpot = np.full(num_pools, np.inf if slo.tpot_p99_s is None else slo.tpot_p99_s) if tpot_s is None else tpot_s
+    for profiles in product(fitting, repeat=num_pools):
+        stacked = Profile.stack(profiles)
+        yield Case(
+            profile=stacked,
+            tables=_tables(problem.limited, stacked, model=problem.model),
+            rate=jnp.asarray(problem.rate, dtype=float),
+            targets=Targets(ttft_s=jnp.asarray(ttft), tpot_s=jnp.asarray(tpot)),
+            shortest=jnp.asarray(float(totals[0])),
+            longest=jnp.asarray(problem.context),
+        )
+
+
+def without_empty_pools(
+    case: Case, replicas: np.ndarray, upper: np.ndarray, figures: Metrics
+) -> tuple[FleetDesign, Metrics, tuple[int, ...]]:
+    """The pools with requests of a whole design and of its figures, and their places."""
+    kept = [int(p) for p in np.flatnonzero(replicas > 0)]
+    design = FleetDesign.of([case.profile.at(p) for p in kept], list(replicas[kept]), list(upper[kept]))
+    pools = jax.tree.map(lambda v: np.asarray(v)[kept], figures.pools)
+    return design, eqx.tree_at(lambda m: m.pools, figures, pools), tuple(kept)

@@ -1,0 +1,231 @@
+"""plan: relax -> round -> verify, and again with a corrected model where the simulator disagrees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsim._checks import require_x64
+from jaxsim.evaluate import Metrics, metrics, pool_laws
+from jaxsim.fleet import FleetDesign
+from optim._compile import jit_once
+from optim.binding import Binding, binding
+from optim.cases import Case, cases, without_empty_pools
+from optim.diagnose import Infeasible, Reason, infeasible
+from optim.problem import PlanProblem
+from optim.relax import relax
+from optim.rounding import Certificate, Rounded, certificate, round_plan
+from optim.sensitivity import Sensitivities, sensitivities
+from optim.verify import Correction, Verification, verify
+
+MAX_ROUNDS = 4
+PRECISION = 0.03
+
+Progress = Callable[[str], None]
+
+
+class PlanStatus(Enum):
+    """How planning ended. The values are the sentences."""
+
+    VERIFIED = "plan found and verified by the simulator"
+    UNVERIFIED = "plan found; the simulator was not asked"
+    INFEASIBLE = "no plan meets the objectives"
+    REFUSED = "the simulator said no to every candidate"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A whole design that the model holds for feasible, with what the model says of it.
+
+    Attributes:
+        case, padded: as searched, with empty pools.
+        pools: places of the pools with requests among the padded ones.
+        design, analytic: the pools with requests.
+    """
+
+    case: Case
+    padded: FleetDesign
+    pools: tuple[int, ...]
+    design: FleetDesign
+    analytic: Metrics
+    usd_per_hour: float
+
+
+@dataclass(frozen=True)
+class Round:
+    """One try: what was proposed and what the simulator said."""
+
+    proposal: Proposal
+    correction: Correction
+    verification: Verification | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer. Fields are None where `status` is INFEASIBLE.
+
+    Attributes:
+        design, analytic, usd_per_hour: the fleet and the model's figures of it.
+        verification: the simulator's.
+        certificate: lower bound and gap, under the (corrected) model.
+        binding: what keeps each pool from having one replica less.
+        reasons: why there is no plan.
+        rounds: all tries, in order.
+    """
+
+    status: PlanStatus
+    problem: PlanProblem
+    seed: int
+    design: FleetDesign | None = None
+    analytic: Metrics | None = None
+    usd_per_hour: float | None = None
+    verification: Verification | None = None
+    certificate: Certificate | None = None
+    sensitivities: Sensitivities | None = None
+    binding: tuple[Binding, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    rounds: tuple[Round, ...] = ()
+
+
+def plan(
+    problem: PlanProblem,
+    *,
+    seed: int = 0,
+    precision: float = PRECISION,
+    simulate: bool = True,
+    progress: Progress = lambda _: None,
+) -> Plan:
+    """The cheapest fleet that meets the SLO, checked by the simulator.
+
+    Args:
+        problem: what to serve, and with what.
+        seed: of the simulator; the search itself is deterministic.
+        precision: relative half-width of the simulated P99s' 95 % intervals.
+        simulate: False skips the check; the status then says so.
+        progress: told what is being done, a few words at a time.
+
+    Returns:
+        Plan; infeasibility and the simulator's refusal are statuses, not exceptions.
+    """
+    require_x64()
+    if reasons := infeasible(problem):
+        return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=reasons)
+    rounds = tuple(_rounds(problem, seed, precision, simulate, progress))
+    if not rounds:
+        return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=(_no_split(),))
+    if (cap := _over_cap(problem, rounds[0].proposal)) is not None:
+        return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=(cap,), rounds=rounds)
+    return _conclude(problem, seed, rounds, simulate, progress)
+
+
+def _rounds(problem: PlanProblem, seed: int, precision: float, simulate: bool, progress: Progress) -> Iterator[Round]:
+    """Propose, verify, correct; until a proposal comes back or the rounds are used up."""
+    correction = Correction.none(problem.max_pools)
+    seen: set[tuple[float, ...]] = set()
+    for number in range(MAX_ROUNDS):
+        progress(f"round {number + 1}: searching thresholds and sizes")
+        proposal = propose(problem, correction)
+        if proposal is None or (key := _key(proposal.design)) in seen:
+            return
+        seen.add(key)
+        if not simulate or _over_cap(problem, proposal) is not None:
+            yield Round(proposal, correction, None)
+            return
+        progress(f"round {number + 1}: simulating {_words(proposal.design)}")
+        verdict = verify(proposal.design, problem, seed=seed, precision=precision)
+        yield Round(proposal, correction, verdict)
+        pools = proposal.analytic.pools
+        correction = correction.updated(
+            proposal.pools, verdict, np.asarray(pools.ttft_p99_s), np.asarray(pools.tpot_p99_s)
+        )
+
+
+def propose(problem: PlanProblem, correction: Correction) -> Proposal | None:
+    """The cheapest design by the corrected model over all choices of hardware; None where there is none."""
+    best: tuple[Case, Rounded] | None = None
+    for case in _cases(problem, correction):
+        _, upper = relax(case, model=problem.model)
+        rounded = round_plan(case, np.asarray(upper), model=problem.model)
+        if rounded is not None and (best is None or rounded.usd_per_hour < best[1].usd_per_hour - 1e-9):
+            best = case, rounded
+    return None if best is None else _proposal(problem, *best)
+
+
+@jit_once
+def _metrics(case: Case, design: FleetDesign, *, model: str) -> Metrics:
+    return metrics(pool_laws(design, case.tables, case.rate, model=model))
+
+
+def _proposal(problem: PlanProblem, case: Case, rounded: Rounded) -> Proposal:
+    padded = case.design(jnp.asarray(rounded.replicas), jnp.asarray(rounded.upper_tokens))
+    figures = _metrics(case, padded, model=problem.model)
+    design, analytic, pools = without_empty_pools(case, rounded.replicas, rounded.upper_tokens, figures)
+    return Proposal(case, padded, pools, design, analytic, rounded.usd_per_hour)
+
+
+def _cases(problem: PlanProblem, correction: Correction) -> Iterator[Case]:
+    slo = problem.slo
+    tpot = np.inf if slo.tpot_p99_s is None else slo.tpot_p99_s
+    return cases(
+        problem,
+        num_pools=problem.max_pools,
+        ttft_s=slo.ttft_p99_s / correction.ttft,
+        tpot_s=tpot / correction.tpot,
+    )
+
+
+def _conclude(problem: PlanProblem, seed: int, rounds: tuple[Round, ...], simulate: bool, progress: Progress) -> Plan:
+    """The cheapest verified design; without one, the last that was tried."""
+    met = [r for r in rounds if r.verification is not None and r.verification.slo_met]
+    chosen = min(met, key=lambda r: r.proposal.usd_per_hour) if met else rounds[-1]
+    progress("proving the bound and the sensitivities")
+    proposal = chosen.proposal
+    model = problem.model
+    proof = min(
+        (certificate(c, proposal.usd_per_hour, model=model) for c in _cases(problem, chosen.correction)),
+        key=lambda c: c.lower_bound_usd_per_hour,
+    )
+    slopes = sensitivities(proposal.case, proposal.padded, model=model)
+    bound = binding(proposal.case, proposal.padded, model=model)
+    status = PlanStatus.VERIFIED if met else PlanStatus.REFUSED if simulate else PlanStatus.UNVERIFIED
+    return Plan(
+        status=status,
+        problem=problem,
+        seed=seed,
+        design=proposal.design,
+        analytic=proposal.analytic,
+        usd_per_hour=proposal.usd_per_hour,
+        verification=chosen.verification,
+        certificate=proof,
+        sensitivities=slopes.of_pools(proposal.pools),
+        binding=tuple(bound[p] for p in proposal.pools),
+        rounds=rounds,
+    )
+
+
+def _over_cap(problem: PlanProblem, proposal: Proposal) -> Reason | None:
+    gpus = float(np.sum(proposal.design.replicas * proposal.design.profile.gpus_per_replica))
+    if problem.max_gpus is None or gpus <= problem.max_gpus:
+        return None
+    return Reason(
+        Infeasible.GPU_CAP,
+        f"the least-cost fleet needs {gpus:.0f} GPUs, above the cap of {problem.max_gpus}; raise max_gpus, relax the "
+        "SLO or lower the rate",
+    )
+
+
+def _no_split() -> Reason:
+    return Reason(Infeasible.SPLIT, Infeasible.SPLIT.value)
+
+
+def _key(design: FleetDesign) -> tuple[float, ...]:
+    return (*design.replicas.tolist(), *design.upper_tokens.tolist(), *map(hash, design.profile.name))
+
+
+def _words(design: FleetDesign) -> str:
+    parts = zip(design.replicas, design.profile.name, design.upper_tokens, strict=True)
+    return " + ".join(f"{n:.0f} x {name} (to {upper:,.0f} tokens)" for n, name, upper in parts)

@@ -1,0 +1,184 @@
+"""From the relaxation to integers: whole replicas, thresholds on token boundaries, and a certificate.
+
+For whole sizes of all pools but the last, longer thresholds only help the last pool, so each pool in turn is
+filled: its threshold is the longest that its replicas can serve (found by bisection over tokens). The last pool
+takes the exact `ceil` of its root. Every candidate is priced exactly; the cheapest wins, and among equals the one
+with the most slack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations, product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsim.evaluate import PoolDemand, pool_demands
+from optim._compile import jit_once
+from optim.cases import Case
+from optim.sizing import Targets, excess, whole_replicas
+
+_LOCAL_OPTIMA = 3
+_BOX = {1: 1, 2: 97, 3: 81, 4: 125, 5: 81, 6: 243}
+"""Candidates around a relaxed optimum, by pools; for two pools a window of sizes, beyond that the +-1 box or more."""
+_GRID = 1024
+"""Designs at which the certificate evaluates the relaxation."""
+_BISECTIONS = 24
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """A whole design: replicas and thresholds per pool, its price, and the log-tail slack (<= 0 is feasible)."""
+
+    replicas: np.ndarray
+    upper_tokens: np.ndarray
+    relaxed_replicas: np.ndarray
+    usd_per_hour: float
+    worst_excess: float
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A lower bound on the cost of any plan, and how far the plan is above it (share of the plan's cost)."""
+
+    lower_bound_usd_per_hour: float
+    gap: float
+    method: str
+
+
+@jit_once
+def _exact_sizes(case: Case, upper: jax.Array, *, model: str, relaxed: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Replicas, feasibility and relaxed price of a batch of thresholds."""
+    size = jax.vmap(lambda u: case.sizes(u, model=model, relaxed=relaxed))(upper)
+    price = jax.vmap(case.relaxed_usd_per_hour)(size)
+    return size.replicas, size.feasible, price
+
+
+@jit_once
+def _excess(case: Case, upper: jax.Array, replicas: jax.Array, *, model: str) -> jax.Array:
+    """Largest log-tail excess of each pool of a batch of whole designs; -inf for empty pools, inf in overload."""
+
+    def one(thresholds: jax.Array, engines: jax.Array) -> jax.Array:
+        demands = pool_demands(case.design(engines, thresholds), case.tables, case.rate, model=model)
+
+        def pool(demand: PoolDemand, targets: Targets, number: jax.Array) -> jax.Array:
+            worst = jnp.max(excess(demand, number, targets, relaxed=False))
+            return jnp.where(demand.rate > 0, jnp.where(number > 0, worst, jnp.inf), -jnp.inf)
+
+        return jax.vmap(pool)(demands, case.targets, engines)
+
+    return jax.vmap(one)(upper, replicas)
+
+
+def round_plan(case: Case, relaxed_upper: np.ndarray, *, model: str) -> Rounded | None:
+    """The cheapest whole design near the relaxed optima; None where no candidate is feasible.
+
+    Args:
+        case: hardware and targets.
+        relaxed_upper: thresholds of the relaxed solutions, best first.
+        model: "step" or "kimura".
+    """
+    starts = _distinct(relaxed_upper, _LOCAL_OPTIMA)
+    sizes = np.asarray(_exact_sizes(case, jnp.asarray(starts), model=model, relaxed=False)[0])
+    leading = np.concatenate([_box(row) for row in sizes])
+    upper = _fill(case, leading, model=model)
+    singles = _single_pools(case)
+    rounded = np.maximum(np.floor(starts), 1.0)
+    return best_of(case, np.concatenate([upper, rounded, singles]), model=model)
+
+
+def whole_designs(case: Case, upper: np.ndarray, *, model: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Exact sizes of a batch of token-boundary thresholds: whole replicas, the real ones, and feasibility."""
+    relaxed, feasible, _ = (np.asarray(v) for v in _exact_sizes(case, jnp.asarray(upper), model=model, relaxed=False))
+    return np.asarray(whole_replicas(jnp.asarray(relaxed))), relaxed, feasible.all(axis=1)
+
+
+def best_of(case: Case, upper: np.ndarray, *, model: str) -> Rounded | None:
+    """The cheapest of a batch of token-boundary thresholds, each with its exact sizes."""
+    replicas, relaxed, feasible = whole_designs(case, upper, model=model)
+    if not feasible.any():
+        return None
+    price = replicas @ np.asarray(case.profile.usd_per_hour)
+    worst = np.asarray(_excess(case, jnp.asarray(upper), jnp.asarray(replicas), model=model)).max(axis=1)
+    at = np.lexsort((worst, np.round(price, 9), ~feasible))[0]
+    return Rounded(replicas[at], upper[at], relaxed[at], float(price[at]), float(worst[at]))
+
+
+def certificate(case: Case, best_usd_per_hour: float, *, model: str) -> Certificate:
+    """Evaluate the relaxation over a grid of thresholds; where all replicas cost the same, bound in whole ones."""
+    upper = _threshold_grid(case)
+    _, feasible, price = (np.asarray(v) for v in _exact_sizes(case, jnp.asarray(upper), model=model, relaxed=True))
+    possible = price[feasible.all(axis=1)]
+    bound = float(possible.min()) if possible.size else best_usd_per_hour
+    prices = np.asarray(case.profile.usd_per_hour)
+    if np.all(prices == prices[0]) and prices[0] > 0:
+        bound = float(np.ceil(bound / prices[0] * (1.0 - 1e-6)) * prices[0])
+    bound = min(bound, best_usd_per_hour)
+    gap = 0.0 if best_usd_per_hour == 0 else 1.0 - bound / best_usd_per_hour
+    return Certificate(bound, gap, f"relaxation at {len(upper)} thresholds, whole replicas")
+
+
+def _threshold_grid(case: Case) -> np.ndarray:
+    """Ascending thresholds on a log grid, every combination, with empty pools at both ends."""
+    cuts = case.num_pools - 1
+    longest = float(case.longest)
+    if cuts == 0:
+        return np.array([[longest]])
+    per_cut = {1: _GRID, 2: 45, 3: 18, 4: 12, 5: 10}[cuts]
+    line = np.unique(np.floor(np.geomspace(max(float(case.shortest) - 1.0, 1.0), longest, per_cut)))
+    return np.array([[*cut, longest] for cut in combinations(line, cuts)])
+
+
+def _single_pools(case: Case) -> np.ndarray:
+    """Thresholds that leave all requests to one pool."""
+    longest = float(case.longest)
+    below = max(float(case.shortest) - 1.0, 1.0)
+    pools = case.num_pools
+    return np.array([[below if j < k else longest for j in range(pools)] for k in range(pools)])
+
+
+def _distinct(upper: np.ndarray, most: int) -> np.ndarray:
+    kept: list[np.ndarray] = []
+    for row in upper:
+        if all(np.max(np.abs(np.log(row / other))) > 0.05 for other in kept):
+            kept.append(row)
+        if len(kept) == most:
+            break
+    while len(kept) < most:  # a fixed number keeps the compiled shape
+        kept.append(kept[-1])
+    return np.stack(kept)
+
+
+def _box(sizes: np.ndarray) -> np.ndarray:
+    """Whole sizes of all pools but the last, around the relaxed ones; the last is filled in later (0 here)."""
+    leading = np.ceil(sizes[:-1])
+    cuts, total = len(leading), _BOX[len(sizes)]
+    if cuts == 0:
+        return np.zeros((1, 1))
+    reach = round(total ** (1.0 / cuts)) // 2
+    shifts = np.array(list(product(range(-reach, reach + 1), repeat=cuts)), dtype=float)
+    return np.concatenate([np.maximum(leading + shifts, 1.0), np.zeros((len(shifts), 1))], axis=1)
+
+
+def _fill(case: Case, replicas: np.ndarray, *, model: str) -> np.ndarray:
+    """Longest thresholds that the leading pools' replicas can serve, in tokens."""
+    longest = float(case.longest)
+    below = np.floor(max(float(case.shortest) - 1.0, 1.0))
+    upper = np.full(replicas.shape, longest)
+    floor = np.full(len(replicas), below)
+    engines = jnp.asarray(np.maximum(replicas, 1.0))
+    for pool in range(replicas.shape[1] - 1):
+        low, high = floor.copy(), np.full(len(replicas), longest)
+        for _ in range(_BISECTIONS):
+            middle = np.ceil(0.5 * (low + high))
+            trial = upper.copy()
+            trial[:, pool] = middle
+            worst = np.asarray(_excess(case, jnp.asarray(trial), engines, model=model))[:, pool]
+            low, high = (
+                np.where(worst <= 0, middle, low),
+                np.where(worst <= 0, high, np.maximum(middle - 1.0, low)),
+            )
+        upper[:, pool] = floor = low
+    return upper

@@ -1,0 +1,100 @@
+r"""How many replicas a pool needs: the root of its tail constraints, with implicit gradients.
+
+A constraint is a tail in log form, $\ln P(\text{TTFT} > \text{SLO}) - \ln 0.01 \le 0$: the same feasible set as
+P99 <= SLO, smooth where the wait is zero. Each falls as replicas are added, so the largest of them has one root,
+and `ceil` of the root is the exact number of replicas.
+"""
+
+from __future__ import annotations
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxsim._roots import bisect, newton_step
+from jaxsim.evaluate import PoolDemand, pool_law
+from jaxsim.latency import StepLatency, log_tail
+from jaxsim.reference import MAX_UTILIZATION
+
+Scalar = Float[Array, ""]
+
+QUANTILE = 0.99
+CONSTRAINTS = ("ttft_p99", "tpot_p99")
+
+_LEAST_UTILIZATION = 1e-4
+_MOST_UTILIZATION = 0.9995
+_CEIL_TOLERANCE = 1e-9
+
+
+class Targets(eqx.Module):
+    """SLOs of one pool in seconds; inf is no objective. A correction of the model tightens or loosens them."""
+
+    ttft_s: Scalar
+    tpot_s: Scalar
+
+
+class Size(eqx.Module):
+    """Replicas of a pool.
+
+    Attributes:
+        replicas: real number needed; 0 for an empty pool; where infeasible, that of the largest search size.
+        excess: log-tail excess of each constraint at unlimited replicas; > 0 is out of reach of any number.
+    """
+
+    replicas: Scalar
+    excess: Float[Array, " constraints"]
+
+    @property
+    def feasible(self) -> Bool[Array, "*pools"]:
+        """Whether some number of replicas meets every constraint."""
+        return jnp.max(self.excess, axis=-1) <= 0.0
+
+
+def excess(demand: PoolDemand, replicas: Scalar, targets: Targets, *, relaxed: bool) -> Float[Array, " constraints"]:
+    """Log-tail excess of each of `CONSTRAINTS`, <= 0 where it is met."""
+    law = pool_law(demand, replicas, relaxed=relaxed).latency
+    allowed = math.log(1.0 - QUANTILE)
+    if isinstance(law, StepLatency):
+        ttft = jnp.where(jnp.isfinite(targets.ttft_s), log_tail(law.ttft_tail(targets.ttft_s)), -jnp.inf)
+        slo = jnp.where(jnp.isfinite(targets.tpot_s), targets.tpot_s, 1.0)
+        tpot = jnp.where(jnp.isfinite(targets.tpot_s), log_tail(law.tpot_tail(slo)), -jnp.inf)
+        return jnp.stack([ttft, tpot]) - allowed
+    wait = law.log_wait_tail(targets.ttft_s) - allowed
+    tpot = jnp.where(jnp.isfinite(targets.tpot_s), law.step_s / targets.tpot_s - 1.0, -jnp.inf)
+    return jnp.stack([wait, tpot])
+
+
+def required_replicas(demand: PoolDemand, targets: Targets, *, relaxed: bool) -> Size:
+    """The real number of replicas at which the tightest constraint is just met.
+
+    Differentiable in everything by the implicit function theorem. The `kimura` model adds its reference rules:
+    utilisation at most 0.85 and one replica more than the load.
+    """
+    load = pool_law(demand, jnp.ones(()), relaxed=relaxed).utilization
+    busy = demand.rate > 0
+    load = jnp.where(busy, load, 1.0)
+    fixed = jax.lax.stop_gradient(demand), jax.lax.stop_gradient(load)
+
+    def worst(log_utilization: Scalar) -> Scalar:
+        inner, inner_load = fixed
+        return jnp.max(excess(inner, inner_load * jnp.exp(-log_utilization), targets, relaxed=relaxed))
+
+    least, most = jnp.log(jnp.asarray(_LEAST_UTILIZATION)), jnp.log(jnp.asarray(_MOST_UTILIZATION))
+    root = -bisect(lambda u: worst(-u), -most, -least)
+    # One evaluation serves both: at the root its derivative is implicit, at the least utilisation it is the floor.
+    sizes = jax.lax.stop_gradient(load) * jnp.exp(-jnp.stack([root, least]))
+    values = jax.vmap(lambda size: excess(demand, size, targets, relaxed=relaxed))(sizes)
+    _, slope = jax.jvp(worst, (root,), (jnp.ones(()),))
+    size = newton_step(sizes[0], jnp.max(values[0]), -slope / sizes[0])
+    needed = jnp.maximum(size, load / _MOST_UTILIZATION)
+    if demand.groups is None:
+        needed = jnp.maximum(jnp.maximum(needed, load / MAX_UTILIZATION), load + 1.0)
+    return Size(jnp.where(busy, needed, 0.0), jnp.where(busy, values[1], -jnp.inf))
+
+
+def whole_replicas(replicas: Array) -> Array:
+    """The exact integer: ceil, forgiving the rounding of the root."""
+    return jnp.ceil(replicas * (1.0 - _CEIL_TOLERANCE))

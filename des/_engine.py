@@ -9,10 +9,11 @@ In between, only an arrival changes a replica: it joins at the first step bounda
 in their own order. At one step end: first tokens, then departures, then admissions, so that room freed at a
 boundary is used at that boundary, and a request that arrives at the instant of a boundary joins there.
 
-**Joining ahead of time.** When a request fits and the boundary it joins at is not itself an event, nothing can
-change its replica before that boundary but further arrivals, which come behind it. The replica's clock is then
-set forward to the boundary and the request admitted at once. When the boundary is an event the request queues for
-it. Load for dispatch counts active and queued alike and does not see the difference.
+**Joining ahead of time.** A request that fits, with nobody queued before it, is admitted as it arrives: the
+replica's clock is set forward to the boundary at which it joins. Nothing can change the replica before that but
+further arrivals, which come behind it; departures at that very boundary only make room. So only requests that the
+admission rule refused ever queue. Load for dispatch counts active and queued alike and does not see the
+difference.
 """
 
 from __future__ import annotations
@@ -61,7 +62,6 @@ REPLICA = np.dtype(
         ("load", np.int32),
         ("first_queued", np.int32),  # request + 1, 0 for none
         ("last_queued", np.int32),
-        ("blocked", np.int32),  # 1 while the first in the queue has been refused
         ("pool", np.int32),
         ("before", np.int32),  # links of the dispatcher's lists
         ("after", np.int32),
@@ -105,7 +105,7 @@ def advance(state, rep, steps):
         total = state.totals[rep["pool"], int((start - state.window[0]) * state.window[2])]
         total["steps"] += steps
         total["busy_s"] += span
-        if rep["blocked"]:
+        if rep["first_queued"] > 0:
             total["full_steps"] += float(steps * rep["active"])
             total["full_s"] += span
     rep["clock_s"] = start + span
@@ -200,7 +200,6 @@ def admit_queued(state, rep):
         admit(state, rep, request)
     if rep["first_queued"] == 0:
         rep["last_queued"] = 0
-    rep["blocked"] = rep["first_queued"] > 0
 
 
 @jit
@@ -331,21 +330,13 @@ def arrive(state, request):
     state.replica[request] = r
     rep = state.replicas[r]
     now = state.arrival_s[request]
-    if rep["first_queued"] > 0:
-        enqueue(state, rep, request)
-        return
-    if not fits(state, rep, request):
-        rep["blocked"] = 1
+    if rep["first_queued"] > 0 or not fits(state, rep, request):
         enqueue(state, rep, request)
         return
     if rep["active"] == 0:
         rep["clock_s"] = now
     elif rep["clock_s"] < now:
-        steps = steps_until(rep, now)
-        if rep["step"] + steps == rep["next_step"]:
-            enqueue(state, rep, request)
-            return
-        advance(state, rep, steps)
+        advance(state, rep, steps_until(rep, now))
     admit(state, rep, request)
     schedule(state, r, rep)
 

@@ -58,7 +58,7 @@ def require_non_negative(name: str, value: Any, hint: str = "") -> None:
 
 def require_x64() -> None:
     """Planning is done in float64; say the line to add where it is off."""
-    if not jax.config.jax_enable_x64:
+    if not jax.config.read("jax_enable_x64"):
         raise RuntimeError(
             "fleetgrad computes in float64 but JAX is in float32 mode; add "
             '`jax.config.update("jax_enable_x64", True)` before the first JAX computation '

@@ -101,11 +101,12 @@ def latency(
         replicas: engines, real > 0.
     """
     _, _, steps, steps2, work, work2, steps_work, squares, held, held2, held_steps = means[:_MOMENTS]
+    base = jnp.asarray(profile.base_s)
     limit = _concurrency_limit(profile, held, held2, held_steps / steps)
     load = PoolLoad(
         arrival_rate=arrival_rate,
         replicas=replicas,
-        base_s=profile.base_s,
+        base_s=base,
         limit=limit,
         steps=steps,
         steps2=steps2,
@@ -114,7 +115,7 @@ def latency(
         steps_work_s=steps_work,
         squares_s2=squares,
     )
-    return StepLatency(occupancy(load), groups, base_s=profile.base_s, limit=limit), limit
+    return StepLatency(occupancy(load), groups, base_s=base, limit=limit), limit
 
 
 def _concurrency_limit(profile: Profile, held: Scalar, held2: Scalar, held_in_time: Scalar) -> Scalar:

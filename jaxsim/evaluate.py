@@ -281,7 +281,8 @@ def evaluate(design: FleetDesign, workload: Workload, rate: Any, *, model: str =
     require_x64()
     _check_model(model)
     require_non_negative("rate", rate)
-    return _evaluate(design, workload, jnp.asarray(rate, dtype=float), model)
+    anonymous = eqx.tree_at(lambda d: d.profile, design, design.profile.unnamed())
+    return _evaluate(anonymous, workload, jnp.asarray(rate, dtype=float), model)
 
 
 def _check_model(model: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -96,11 +97,15 @@ class Profile(eqx.Module):
         """Profiles along a new leading axis, one per pool."""
         if not profiles:
             raise ValueError("profiles must be at least one profile, got none")
-        leaves = [jax.tree.leaves(p) for p in profiles]
-        arrays = [np.stack([np.asarray(v) for v in column]) for column in zip(*leaves, strict=True)]
-        fields = [n for n in cls.__dataclass_fields__ if n not in ("name", "gpu", "source")]
-        names = {n: tuple(getattr(p, n) for p in profiles) for n in ("name", "gpu", "source")}
-        return cls(**dict(zip(fields, arrays, strict=True)), **names)
+        labels = ("name", "gpu", "source")
+        numbers = [n for n in cls.__dataclass_fields__ if n not in labels]
+        fields: dict[str, Any] = {n: np.stack([np.asarray(getattr(p, n)) for p in profiles]) for n in numbers}
+        fields |= {n: tuple(getattr(p, n) for p in profiles) for n in labels}
+        return cls(**fields)
+
+    def unnamed(self) -> Profile:
+        """The numbers alone. Names are static, so a jitted function would compile anew for each."""
+        return replace(self, name="", gpu="", source="")
 
     def at(self, pool: int) -> Profile:
         """The profile of one pool of a stack."""
@@ -113,19 +118,11 @@ def _presets() -> dict[str, Profile]:
     text = resources.files("jaxsim").joinpath("data/presets.toml").read_text(encoding="utf-8")
     tables = tomllib.loads(text)
     source = tables.pop("source")
+    no_prefill_work: dict[str, Any] = {"per_sequence_s": 0.0, "prefill_per_token_s": 0.0, "prefill_per_token2_s": 0.0}
     presets = {}
     for name, table in tables.items():
-        context = table["calibration_context"]
-        per_token = table.pop("per_sequence_at_calibration_s") / context
-        presets[name] = Profile(
-            **table,
-            name=name,
-            source=source,
-            per_sequence_s=0.0,
-            per_token_s=per_token,
-            prefill_per_token_s=0.0,
-            prefill_per_token2_s=0.0,
-        )
+        per_token = table.pop("per_sequence_at_calibration_s") / table["calibration_context"]
+        presets[name] = Profile(**table, **no_prefill_work, per_token_s=per_token, name=name, source=source)
     return presets
 
 

@@ -3,5 +3,17 @@
 from optim.pareto import ParetoFront, ParetoPoint, pareto
 from optim.plan import Plan, PlanStatus, plan
 from optim.problem import SLO, PlanProblem
+from optim.whatif import WhatIf, whatif
 
-__all__ = ["SLO", "ParetoFront", "ParetoPoint", "Plan", "PlanProblem", "PlanStatus", "pareto", "plan"]
+__all__ = [
+    "SLO",
+    "ParetoFront",
+    "ParetoPoint",
+    "Plan",
+    "PlanProblem",
+    "PlanStatus",
+    "WhatIf",
+    "pareto",
+    "plan",
+    "whatif",
+]

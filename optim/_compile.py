@@ -33,7 +33,8 @@ def jit_once(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not compiled:
-            compiled.append(eqx.filter_jit(function, compiler_options=_options()))
+            options: dict[str, Any] = {"compiler_options": _options()}
+            compiled.append(eqx.filter_jit(function, **options))
         return compiled[0](*args, **kwargs)
 
     return call

@@ -24,10 +24,10 @@ Scalar = Float[Array, ""]
 
 
 class Case(eqx.Module):
-    """One choice of hardware for each pool.
+    """One choice of hardware for each pool, in numbers alone: equal shapes share compiled programs.
 
     Attributes:
-        profile: stacked along the pool axis.
+        profile: stacked along the pool axis, unnamed.
         tables: the workload tabulated for it, exact.
         rate: requests per second.
         targets: per pool.
@@ -44,7 +44,7 @@ class Case(eqx.Module):
     @property
     def num_pools(self) -> int:
         """Pools, a static number."""
-        return len(self.profile.name)
+        return int(self.profile.base_s.shape[0])
 
     def design(self, replicas: Float[Array, " pools"], upper: Float[Array, " pools"]) -> FleetDesign:
         """A design of this hardware; each pool's max_context is its threshold."""
@@ -68,8 +68,8 @@ def _tables(workload: Workload, profile: Profile, *, model: str) -> Tables:
 
 def cases(
     problem: PlanProblem, *, num_pools: int, ttft_s: np.ndarray | None = None, tpot_s: np.ndarray | None = None
-) -> Iterator[Case]:
-    """One case per choice of hardware for the pools, leaving out profiles that cannot hold the longest request.
+) -> Iterator[tuple[tuple[Profile, ...], Case]]:
+    """Choices of hardware for the pools, leaving out profiles that cannot hold the longest request.
 
     Args:
         problem: what to serve.
@@ -82,22 +82,25 @@ def cases(
     ttft = np.full(num_pools, slo.ttft_p99_s) if ttft_s is None else ttft_s
     tpot = np.full(num_pools, np.inf if slo.tpot_p99_s is None else slo.tpot_p99_s) if tpot_s is None else tpot_s
     for profiles in product(fitting, repeat=num_pools):
-        stacked = Profile.stack(profiles)
-        yield Case(
-            profile=stacked,
-            tables=_tables(problem.limited, stacked, model=problem.model),
-            rate=jnp.asarray(problem.rate, dtype=float),
-            targets=Targets(ttft_s=jnp.asarray(ttft), tpot_s=jnp.asarray(tpot)),
-            shortest=jnp.asarray(float(totals[0])),
-            longest=jnp.asarray(problem.context),
+        stacked = Profile.stack(profiles).unnamed()
+        yield (
+            profiles,
+            Case(
+                profile=stacked,
+                tables=_tables(problem.limited, stacked, model=problem.model),
+                rate=jnp.asarray(problem.rate, dtype=float),
+                targets=Targets(ttft_s=jnp.asarray(ttft), tpot_s=jnp.asarray(tpot)),
+                shortest=jnp.asarray(float(totals[0])),
+                longest=jnp.asarray(problem.context),
+            ),
         )
 
 
 def without_empty_pools(
-    case: Case, replicas: np.ndarray, upper: np.ndarray, figures: Metrics
+    profiles: tuple[Profile, ...], replicas: np.ndarray, upper: np.ndarray, figures: Metrics
 ) -> tuple[FleetDesign, Metrics, tuple[int, ...]]:
     """The pools with requests of a whole design and of its figures, and their places."""
     kept = [int(p) for p in np.flatnonzero(replicas > 0)]
-    design = FleetDesign.of([case.profile.at(p) for p in kept], list(replicas[kept]), list(upper[kept]))
+    design = FleetDesign.of([profiles[p] for p in kept], list(replicas[kept]), list(upper[kept]))
     pools = jax.tree.map(lambda v: np.asarray(v)[kept], figures.pools)
     return design, eqx.tree_at(lambda m: m.pools, figures, pools), tuple(kept)

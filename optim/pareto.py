@@ -12,6 +12,7 @@ import numpy as np
 from jaxsim._checks import invalid, require_x64
 from jaxsim.evaluate import Metrics, metrics, pool_laws
 from jaxsim.fleet import FleetDesign
+from jaxsim.profiles import Profile
 from optim._compile import jit_once
 from optim.cases import Case, cases, without_empty_pools
 from optim.problem import PlanProblem
@@ -65,12 +66,12 @@ def pareto(
     cuts = _thresholds(problem, thresholds)
     longest = problem.context
     found: list[tuple[FleetDesign, Metrics, float, float | None]] = []
-    for case in cases(problem, num_pools=2):
-        names = case.profile.name
+    for profiles, case in cases(problem, num_pools=2):
+        names = [str(p.name) for p in profiles]
         single = [] if names[0] != names[1] else [np.array([longest, longest])]
         rows = np.stack([*single, *(np.array([cut, longest]) for cut in cuts)])
         progress(f"sizing {len(rows)} designs on {' + '.join(dict.fromkeys(names))}")
-        found += _points(case, rows, problem.model)
+        found += _points(profiles, case, rows, problem.model)
     costs = np.array([[usd, float(figures.ttft_p99_s)] for _, figures, usd, _ in found]).reshape(-1, 2)
     order = np.lexsort((costs[:, 1], costs[:, 0]))
     dominated = _dominated(costs)
@@ -92,14 +93,16 @@ def _figures(case: Case, replicas: jax.Array, upper: jax.Array, *, model: str) -
     return jax.vmap(one)(replicas, upper)
 
 
-def _points(case: Case, upper: np.ndarray, model: str) -> list[tuple[FleetDesign, Metrics, float, float | None]]:
+def _points(
+    profiles: tuple[Profile, ...], case: Case, upper: np.ndarray, model: str
+) -> list[tuple[FleetDesign, Metrics, float, float | None]]:
     replicas, _, feasible = whole_designs(case, upper, model=model)
     batch = jax.tree.map(np.asarray, _figures(case, jnp.asarray(replicas), jnp.asarray(upper), model=model))
     prices = replicas @ np.asarray(case.profile.usd_per_hour)
     rows = []
     for i in np.flatnonzero(feasible):
         one = jax.tree.map(lambda v, i=i: v[i], batch)
-        design, figures, _ = without_empty_pools(case, replicas[i], upper[i], one)
+        design, figures, _ = without_empty_pools(profiles, replicas[i], upper[i], one)
         rows.append((design, figures, float(prices[i]), None if design.num_pools == 1 else float(upper[i][0])))
     return rows
 

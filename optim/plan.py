@@ -12,6 +12,7 @@ import numpy as np
 from jaxsim._checks import require_x64
 from jaxsim.evaluate import Metrics, metrics, pool_laws
 from jaxsim.fleet import FleetDesign
+from jaxsim.profiles import Profile
 from optim._compile import jit_once
 from optim.binding import Binding, binding
 from optim.cases import Case, cases, without_empty_pools
@@ -146,12 +147,12 @@ def _rounds(problem: PlanProblem, seed: int, precision: float, simulate: bool, p
 
 def propose(problem: PlanProblem, correction: Correction) -> Proposal | None:
     """The cheapest design by the corrected model over all choices of hardware; None where there is none."""
-    best: tuple[Case, Rounded] | None = None
-    for case in _cases(problem, correction):
+    best: tuple[tuple[Profile, ...], Case, Rounded] | None = None
+    for profiles, case in _cases(problem, correction):
         _, upper = relax(case, model=problem.model)
         rounded = round_plan(case, np.asarray(upper), model=problem.model)
-        if rounded is not None and (best is None or rounded.usd_per_hour < best[1].usd_per_hour - 1e-9):
-            best = case, rounded
+        if rounded is not None and (best is None or rounded.usd_per_hour < best[2].usd_per_hour - 1e-9):
+            best = profiles, case, rounded
     return None if best is None else _proposal(problem, *best)
 
 
@@ -160,14 +161,14 @@ def _metrics(case: Case, design: FleetDesign, *, model: str) -> Metrics:
     return metrics(pool_laws(design, case.tables, case.rate, model=model))
 
 
-def _proposal(problem: PlanProblem, case: Case, rounded: Rounded) -> Proposal:
+def _proposal(problem: PlanProblem, profiles: tuple[Profile, ...], case: Case, rounded: Rounded) -> Proposal:
     padded = case.design(jnp.asarray(rounded.replicas), jnp.asarray(rounded.upper_tokens))
     figures = _metrics(case, padded, model=problem.model)
-    design, analytic, pools = without_empty_pools(case, rounded.replicas, rounded.upper_tokens, figures)
+    design, analytic, pools = without_empty_pools(profiles, rounded.replicas, rounded.upper_tokens, figures)
     return Proposal(case, padded, pools, design, analytic, rounded.usd_per_hour)
 
 
-def _cases(problem: PlanProblem, correction: Correction) -> Iterator[Case]:
+def _cases(problem: PlanProblem, correction: Correction) -> Iterator[tuple[tuple[Profile, ...], Case]]:
     slo = problem.slo
     tpot = np.inf if slo.tpot_p99_s is None else slo.tpot_p99_s
     return cases(
@@ -186,7 +187,7 @@ def _conclude(problem: PlanProblem, seed: int, rounds: tuple[Round, ...], simula
     proposal = chosen.proposal
     model = problem.model
     proof = min(
-        (certificate(c, proposal.usd_per_hour, model=model) for c in _cases(problem, chosen.correction)),
+        (certificate(c, proposal.usd_per_hour, model=model) for _, c in _cases(problem, chosen.correction)),
         key=lambda c: c.lower_bound_usd_per_hour,
     )
     slopes = sensitivities(proposal.case, proposal.padded, model=model)

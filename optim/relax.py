@@ -33,15 +33,20 @@ def _objective(coordinates: Float[Array, " cuts"], case: Case, model: str) -> tu
 
 
 @jit_once
-def _descend(starts: Float[Array, "starts cuts"], case: Case, model: str) -> tuple[Array, Array]:
-    smooth = eqx.tree_at(lambda c: c.tables, case, case.tables.coarsened(KNOTS))
+def smooth(case: Case) -> Case:
+    """The case with coarse tables, whose shape no longer depends on the trace."""
+    return eqx.tree_at(lambda c: c.tables, case, case.tables.coarsened(KNOTS))
+
+
+def descend(starts: Float[Array, "starts cuts"], case: Case, model: str) -> tuple[Array, Array]:
+    """Objective and thresholds that Adam reaches from each start; traceable. `case` should be smooth."""
     optimizer = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, NUM_STEPS))
     slope = jax.value_and_grad(_objective, has_aux=True)
 
-    def descend(start: Array) -> tuple[Array, Array]:
+    def run(start: Array) -> tuple[Array, Array]:
         def step(carry: Any, _: None) -> tuple[Any, None]:
             point, state, best, best_upper = carry
-            (value, upper), gradient = slope(point, smooth, model)
+            (value, upper), gradient = slope(point, case, model)
             with jax.numpy_dtype_promotion("standard"):  # optax mixes float and int
                 updates, state = optimizer.update(jnp.nan_to_num(gradient), state)
             better = value < best
@@ -53,7 +58,10 @@ def _descend(starts: Float[Array, "starts cuts"], case: Case, model: str) -> tup
         (_, _, best, upper), _ = jax.lax.scan(step, carry, length=NUM_STEPS)
         return best, upper
 
-    return jax.vmap(descend)(starts)
+    return jax.vmap(run)(starts)
+
+
+_descend = jit_once(descend)
 
 
 def relax(case: Case, *, model: str) -> tuple[Float[Array, " starts"], Float[Array, "starts pools"]]:
@@ -64,6 +72,6 @@ def relax(case: Case, *, model: str) -> tuple[Float[Array, " starts"], Float[Arr
         replicas) and thresholds of each start, best first.
     """
     starts = jnp.asarray(start_coordinates(NUM_STARTS, case.num_pools))
-    values, upper = _descend(starts, case, model)
+    values, upper = _descend(starts, smooth(case), model)
     order = jnp.argsort(values)
     return values[order], upper[order]

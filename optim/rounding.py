@@ -92,7 +92,7 @@ def round_plan(case: Case, relaxed_upper: np.ndarray, *, model: str) -> Rounded 
 def whole_designs(case: Case, upper: np.ndarray, *, model: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Exact sizes of a batch of token-boundary thresholds: whole replicas, the real ones, and feasibility."""
     relaxed, feasible, _ = (np.asarray(v) for v in _exact_sizes(case, jnp.asarray(upper), model=model, relaxed=False))
-    return np.asarray(whole_replicas(jnp.asarray(relaxed))), relaxed, feasible.all(axis=1)
+    return np.asarray(whole_replicas(jnp.asarray(relaxed))), relaxed, np.all(feasible, axis=1)
 
 
 def best_of(case: Case, upper: np.ndarray, *, model: str) -> Rounded | None:

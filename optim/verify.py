@@ -65,7 +65,11 @@ def verify(design: FleetDesign, problem: PlanProblem, *, seed: int, precision: f
         precision=precision,
         convention=problem.model,
     )
-    slo = problem.slo
+    return judge(result, problem.slo)
+
+
+def judge(result: SimulationResult, slo: SLO) -> Verification:
+    """Hold a simulation against the SLO."""
     pools = tuple(PoolVerdict(_p99(pool.ttft), _p99(pool.tpot), pool.overloaded) for pool in result.pools)
     ttft = result.ttft.quantile(QUANTILE)
     tpot = _p99(result.tpot)

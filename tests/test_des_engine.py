@@ -161,6 +161,22 @@ def test_sums_do_not_drift():
     assert np.any(ends[0] != ends[1])
 
 
+def test_the_boundary_of_an_arrival_is_found_to_the_last_bit():
+    """An arrival at the very float of boundary k joins there, one at the next float a step later."""
+    rng = np.random.default_rng(2)
+    rep = np.zeros(1, dtype=_engine.REPLICA)[0]
+    steps_until, span_s = (getattr(f, "py_func", f) for f in (_engine.steps_until, _engine.span_s))
+    for _ in range(300):
+        rep["base_s"], rep["work_s"], rep["growth_s"] = rng.uniform(0, [0.1, 0.3, 0.001])
+        rep["growth_s"] *= rng.integers(0, 2)
+        rep["clock_s"] = rng.choice([0.0, 1e3, 1e7]) * rng.uniform()
+        rep["next_step"] = 10**5
+        k = int(rng.integers(1, 10) ** rng.integers(1, 5))
+        boundary = rep["clock_s"] + span_s(rep["base_s"], rep["work_s"], rep["growth_s"], float(k))
+        assert steps_until(rep, boundary) == k
+        assert steps_until(rep, np.nextafter(boundary, np.inf)) == k + 1
+
+
 def test_a_request_with_enormous_prompt_and_output():
     """Sixteen million steps ahead is one event."""
     fleet = one_pool(base_s=1.0)

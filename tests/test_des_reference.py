@@ -217,18 +217,21 @@ def make_profile(**changes):
 def fleets(draw, exact):
     """Small fleets. `exact` ones have coefficients for which float arithmetic is exact, so that instants tie."""
     num_pools = draw(st.integers(1, 3))
-    uppers = sorted(draw(st.lists(st.integers(2, 40), min_size=num_pools, max_size=num_pools)))
+    uppers = sorted(draw(st.lists(st.integers(10, 40), min_size=num_pools, max_size=num_pools)))
     profiles = []
     for _ in range(num_pools):
         rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
         changes = {
             "chunk_tokens": draw(st.integers(1, 9)),
-            "max_num_seqs": draw(st.integers(1, 4)),
-            "kv_blocks": draw(st.integers(2, 20)),
+            "max_num_seqs": draw(st.integers(1, 6)),
+            "kv_blocks": draw(st.integers(4, 30)),
             "block_tokens": draw(st.integers(1, 5)),
-            "calibration_context": draw(st.integers(4, 32)),
+            "calibration_context": draw(st.integers(10, 60)),
         }
-        if not exact:
+        if exact:
+            changes["per_sequence_s"] = draw(st.sampled_from([0.0, 0.5, 1.0]))
+            changes["per_token_s"] = draw(st.sampled_from([0.0, 0.25]))
+        else:
             changes["base_s"] = rng.uniform(0.1, 1.0)
             changes["per_sequence_s"] = rng.uniform(0.001, 0.3)
             changes["per_token_s"] = rng.uniform(0.0001, 0.05)
@@ -236,20 +239,20 @@ def fleets(draw, exact):
                 changes["prefill_per_token_s"] = rng.uniform(0.01, 0.3)
                 changes["prefill_per_token2_s"] = rng.uniform(0.0, 0.01)
         profiles.append(changes)
-    replicas = draw(st.lists(st.integers(0, 3), min_size=num_pools, max_size=num_pools))
+    replicas = [draw(st.sampled_from([1, 2, 3, 4, 0])) for _ in range(num_pools)]
     limits = [max(1, u + draw(st.integers(-3, 3))) for u in uppers]
     return profiles, replicas, uppers, limits
 
 
 @st.composite
 def workloads(draw, exact):
-    number = draw(st.integers(1, 40))
+    number = draw(st.sampled_from([1, 4, 15, 40, 80]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    inputs = rng.integers(1, draw(st.integers(2, 30)), number)
-    outputs = rng.integers(1, draw(st.integers(2, 12)), number)
-    spread = draw(st.sampled_from([2.0, 20.0, 200.0]))
+    inputs = rng.integers(1, draw(st.sampled_from([3, 10, 30])), number)
+    outputs = rng.integers(1, draw(st.sampled_from([2, 6, 12])), number)
+    spread = draw(st.sampled_from([0.1, 1.0, 3.0])) * number
     if exact:
-        arrivals = rng.integers(0, int(8 * spread), number) / 8.0
+        arrivals = rng.integers(0, 1 + int(2 * spread), number) / 2.0
     else:
         arrivals = rng.uniform(0.0, spread, number)[np.sort(rng.integers(0, number, number))]
     return inputs, outputs, arrivals

@@ -1,0 +1,260 @@
+"""From checked settings to what the library takes: PlanProblem, FleetDesign, Workload, each input with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxsim.embedded import workload as embedded
+from jaxsim.fleet import FleetDesign
+from jaxsim.profiles import Profile
+from jaxsim.workload import Workload
+from optim.config import FLAGS, ConfigError, PoolTable, Settings
+from optim.problem import SLO, PlanProblem
+from optim.profile_file import find_profile
+
+MAX_POOLS = 2
+LONG_REQUESTS = "reject"
+MODEL = "step"
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input as it was used, and where it came from."""
+
+    value: Any
+    source: str
+
+
+Inputs = dict[str, Input]
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What a plan file asks for. `notes` are about what it says and this command does not use."""
+
+    problem: PlanProblem
+    inputs: Inputs
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FleetRequest:
+    """A fleet to simulate. `slo` is None where the file sets no objective."""
+
+    design: FleetDesign
+    workload: Workload
+    rate: float | None
+    slo: SLO | None
+    model: str
+    inputs: Inputs
+    notes: tuple[str, ...] = ()
+
+
+def plan_request(settings: Settings) -> PlanRequest:
+    """The problem that a plan file and flags describe.
+
+    Raises:
+        ConfigError: something required is missing, or a value is out of its domain.
+    """
+    slo, fleet = settings.tables.slo, settings.tables.fleet
+    if slo.ttft_p99_ms is None:
+        raise ConfigError(_missing(settings, "slo.ttft_p99_ms", "it has no default: what P99 do your users need?"))
+    if fleet.profiles is None:
+        raise ConfigError(_missing(settings, "fleet.profiles", 'hardware to choose from, such as ["h100-80gb"]'))
+    workload = _workload(settings)
+    rate = _rate(settings, workload)
+    profiles = tuple(_profile(settings, "fleet.profiles", name) for name in fleet.profiles)
+    with _at(settings):
+        problem = PlanProblem(
+            workload=workload,
+            rate=rate,
+            profiles=profiles,
+            slo=_slo(settings),
+            max_pools=MAX_POOLS if fleet.max_pools is None else fleet.max_pools,
+            max_context=fleet.max_context,
+            long_requests=fleet.long_requests or LONG_REQUESTS,
+            model=fleet.model or MODEL,
+            max_gpus=fleet.max_gpus,
+        )
+    inputs = {
+        **_load_inputs(settings, workload, rate),
+        **_slo_inputs(settings),
+        "profiles": Input([p.name for p in profiles], settings.source("fleet.profiles")),
+        "max_pools": Input(problem.max_pools, settings.source("fleet.max_pools")),
+        "max_context_tokens": Input(
+            problem.context, settings.source("fleet.max_context", "default: the longest request of the workload")
+        ),
+        "long_requests": Input(problem.long_requests, settings.source("fleet.long_requests")),
+        "model": Input(problem.model, settings.source("fleet.model")),
+        "max_gpus": Input(problem.max_gpus, settings.source("fleet.max_gpus", "default: no cap")),
+    }
+    notes = ("fleet.pools is for `fleetgrad simulate`; it was not used",) if fleet.pools is not None else ()
+    return PlanRequest(problem, inputs, notes)
+
+
+def fleet_request(settings: Settings) -> FleetRequest:
+    """The fleet that a plan file spells out.
+
+    Raises:
+        ConfigError: no pools, thresholds that do not ascend, or a value out of its domain.
+    """
+    fleet = settings.tables.fleet
+    if fleet.pools is None:
+        raise ConfigError(
+            f"{settings.where('fleet.pools')} is required to simulate; spell the pools out: [[fleet.pools]] with "
+            "profile, replicas, max_context and, for all but the last, upper_tokens"
+        )
+    contexts, upper = _ranges(settings, fleet.pools)
+    profiles = [_profile(settings, f"fleet.pools[{k}].profile", pool.profile) for k, pool in enumerate(fleet.pools)]
+    with _at(settings):
+        design = FleetDesign.of(profiles, [float(p.replicas) for p in fleet.pools], upper, max_context=contexts)
+    whole = _workload(settings)
+    policy = fleet.long_requests or LONG_REQUESTS
+    workload = whole.limited(upper[-1], policy)
+    rate = _rate(settings, whole)
+    model = fleet.model or MODEL
+    inputs = {
+        **_load_inputs(settings, whole, rate),
+        **_slo_inputs(settings),
+        "pools": Input(len(upper), settings.source("fleet.pools")),
+        "max_context_tokens": Input(
+            upper[-1], settings.source("fleet.max_context", settings.source("fleet.pools") + " (last pool)")
+        ),
+        "long_requests": Input(policy, settings.source("fleet.long_requests")),
+        "model": Input(model, settings.source("fleet.model")),
+    }
+    unused = [f"fleet.{name}" for name in ("profiles", "max_pools", "max_gpus") if getattr(fleet, name) is not None]
+    notes = (f"{', '.join(unused)}: for `fleetgrad plan`; not used",) if unused else ()
+    slo = None if settings.tables.slo.ttft_p99_ms is None else _slo(settings)
+    return FleetRequest(design, workload, rate, slo, model, inputs, notes)
+
+
+def _ranges(settings: Settings, pools: list[PoolTable]) -> tuple[list[float], list[float]]:
+    """max_context and upper_tokens of each pool."""
+    contexts, upper = [], []
+    for k, pool in enumerate(pools):
+        context = settings.tables.fleet.max_context if pool.max_context is None else pool.max_context
+        key, last = f"fleet.pools[{k}]", k == len(pools) - 1
+        if context is None:
+            raise settings.error(f"{key}.max_context", "is required: longest request in tokens, as fleet.max_context")
+        if pool.upper_tokens is None and not last:
+            raise settings.error(f"{key}.upper_tokens", "is required for every pool but the last: its threshold")
+        threshold = context if pool.upper_tokens is None else pool.upper_tokens
+        if threshold > context:
+            hint = "the pool would be sent requests that it rejects"
+            raise settings.error(
+                f"{key}.upper_tokens", f"must be <= the pool's max_context {context:g}, got {threshold:g}; {hint}"
+            )
+        if upper and threshold <= upper[-1]:
+            raise settings.error(
+                f"{key}.upper_tokens",
+                f"must be > {upper[-1]:g}, the pool before, got {threshold:g}; list short pools first",
+            )
+        contexts.append(context)
+        upper.append(threshold)
+    return contexts, upper
+
+
+def _workload(settings: Settings) -> Workload:
+    table = settings.tables.workload
+    given = [name for name in ("name", "trace", "cdf") if getattr(table, name) is not None]
+    place = settings.where("workload")
+    if len(given) != 1:
+        found = f"got {' and '.join(given)}" if given else "got none"
+        raise ConfigError(
+            f"{place} must be exactly one of name (--workload), trace (--trace), cdf (--cdf), {found}; "
+            'such as name = "azure-conversation"'
+        )
+    kind = given[0]
+    for option in ("map", "time_unit", "failed"):
+        if getattr(table, option) is not None and kind != "trace":
+            raise settings.error(f"workload.{option}", f"is for a trace; the workload is given by {kind}")
+    if table.output_share is not None and kind == "trace":
+        raise settings.error("workload.output_share", "is for a cdf; a trace has measured output tokens")
+    if table.name is not None:
+        return _read(settings, "workload.name", lambda: embedded(str(table.name), output_share=table.output_share))
+    if table.trace is not None:
+        path = settings.path("workload.trace", table.trace)
+        options = {"columns": table.map, "time_unit": table.time_unit, "failed": table.failed or "drop"}
+        return _read(settings, "workload.trace", lambda: Workload.from_trace(path, **options))
+    if table.output_share is None:
+        raise ConfigError(_missing(settings, "workload.output_share", "a CDF of total tokens does not know it"))
+    share, path = table.output_share, settings.path("workload.cdf", str(table.cdf))
+    return _read(settings, "workload.cdf", lambda: Workload.from_cdf(path, output_share=share, name=path.stem))
+
+
+def _read(settings: Settings, key: str, read: Callable[[], Workload]) -> Workload:
+    try:
+        return read()
+    except (ValueError, OSError) as error:
+        raise settings.error(key, str(error)) from error
+
+
+def _rate(settings: Settings, workload: Workload) -> float:
+    rate = settings.tables.workload.rate
+    rate = workload.rate if rate is None else rate
+    if rate is None:
+        raise ConfigError(
+            _missing(settings, "workload.rate", f"requests per second; workload {workload.name!r} has none of its own")
+        )
+    return float(rate)
+
+
+def _slo(settings: Settings) -> SLO:
+    table = settings.tables.slo
+    tpot = None if table.tpot_p99_ms is None else table.tpot_p99_ms / 1e3
+    return SLO(ttft_p99_s=float(table.ttft_p99_ms or np.nan) / 1e3, tpot_p99_s=tpot)
+
+
+def _profile(settings: Settings, key: str, name: str) -> Profile:
+    try:
+        return find_profile(name, settings.path(key, name))
+    except ValueError as error:
+        raise settings.error(key, str(error)) from error
+
+
+def _load_inputs(settings: Settings, workload: Workload, rate: float) -> Inputs:
+    table = settings.tables.workload
+    kind = next(name for name in ("name", "trace", "cdf") if getattr(table, name) is not None)
+    shares = {}
+    if table.output_share is not None:
+        shares["output_share"] = Input(table.output_share, settings.source("workload.output_share"))
+    return {
+        "workload": Input(workload.name, settings.source(f"workload.{kind}")),
+        **shares,
+        "rate_rps": Input(rate, settings.source("workload.rate", "the workload's own rate")),
+    }
+
+
+def _slo_inputs(settings: Settings) -> Inputs:
+    table = settings.tables.slo
+    return {
+        key: Input(getattr(table, key), settings.source(f"slo.{key}", "default: no objective"))
+        for key in ("ttft_p99_ms", "tpot_p99_ms")
+    }
+
+
+def _missing(settings: Settings, key: str, hint: str) -> str:
+    flag = FLAGS[key]
+    where = f"{settings.file.name}: {key} (or {flag})" if settings.file is not None else f"{flag} (or {key} in a file)"
+    return f"{where} is required; {hint}"
+
+
+@contextmanager
+def _at(settings: Settings) -> Iterator[None]:
+    """What the library finds wrong, named as the key that said it."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        name = str(error).split(" ", 1)[0]
+        key = next((key for key in FLAGS if key.endswith(f".{name}")), None)
+        place = settings.where(key) if key is not None else (settings.file.name if settings.file else "command line")
+        text = str(error).split(" ", 1)[1] if key is not None else f": {error}"
+        raise ConfigError(f"{place} {text}" if key is not None else f"{place}{text}") from error

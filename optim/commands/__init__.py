@@ -1,0 +1,1 @@
+"""One module per command of `fleetgrad`; each parses, calls the library and prints."""

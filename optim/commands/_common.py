@@ -1,0 +1,197 @@
+"""What the commands share: options, clean errors, where output goes. The only place that prints."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console, RenderableType
+
+PIPED_WIDTH = 100
+
+
+class Exit(IntEnum):
+    """Exit statuses."""
+
+    OK = 0
+    BAD_INPUT = 2
+    INFEASIBLE = 3
+    REFUSED = 4
+
+
+File = Annotated[Path | None, typer.Argument(metavar="[FILE.toml]", help="Plan file; flags override what it says.")]
+WorkloadName = Annotated[str | None, typer.Option("--workload", metavar="NAME", help="Embedded workload.")]
+TracePath = Annotated[str | None, typer.Option("--trace", metavar="PATH", help="Request trace: CSV, parquet, JSONL.")]
+CdfPath = Annotated[str | None, typer.Option("--cdf", metavar="PATH", help="JSON CDF of total tokens.")]
+OutputShare = Annotated[float | None, typer.Option(help="Share of total tokens that is output (with --cdf).")]
+Map = Annotated[list[str] | None, typer.Option("--map", metavar="OURS=THEIRS", help="Column of the trace; repeatable.")]
+TimeUnit = Annotated[str | None, typer.Option(help="Unit of the trace's numeric timestamps: s, ms, us or ns.")]
+Failed = Annotated[str | None, typer.Option(help="Trace requests without output: drop or keep.")]
+Rate = Annotated[float | None, typer.Option(help="Requests per second.")]
+TtftMs = Annotated[float | None, typer.Option("--ttft-p99-ms", help="Objective on P99 time to first token.")]
+TpotMs = Annotated[float | None, typer.Option("--tpot-p99-ms", help="Objective on P99 time per output token.")]
+Model = Annotated[str | None, typer.Option(help="step (default) or kimura (reference model).")]
+Profiles = Annotated[list[str] | None, typer.Option("--profile", help="Preset or path of a profile.toml; repeatable.")]
+MaxPools = Annotated[int | None, typer.Option(help="Pools allowed, 1 to 6.")]
+MaxContext = Annotated[float | None, typer.Option(help="Longest request, tokens.")]
+LongRequests = Annotated[str | None, typer.Option(help="Above max-context: reject or truncate.")]
+MaxGpus = Annotated[int | None, typer.Option(help="Cap on the GPUs of the fleet.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the simulator's random numbers.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Strict JSON on standard output, nothing else.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Also write JSON, CSV and plots there.")]
+
+
+_PARAMETERS = {
+    "workload": "workload.name",
+    "trace": "workload.trace",
+    "cdf": "workload.cdf",
+    "output_share": "workload.output_share",
+    "columns": "workload.map",
+    "time_unit": "workload.time_unit",
+    "failed": "workload.failed",
+    "rate": "workload.rate",
+    "ttft_p99_ms": "slo.ttft_p99_ms",
+    "tpot_p99_ms": "slo.tpot_p99_ms",
+    "profile": "fleet.profiles",
+    "max_pools": "fleet.max_pools",
+    "max_context": "fleet.max_context",
+    "long_requests": "fleet.long_requests",
+    "model": "fleet.model",
+    "max_gpus": "fleet.max_gpus",
+}
+"""The key of a plan file that each parameter of a command overrides."""
+
+
+def flags(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """What the command line lays over the plan file, from a command's parameters (its `locals()`)."""
+    found = {key: parameters[name] for name, key in _PARAMETERS.items() if parameters.get(name) is not None}
+    columns, profiles = mapping(parameters.get("columns")), parameters.get("profile")
+    found |= {"workload.map": columns, "fleet.profiles": profiles or None}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def fail(message: str) -> NoReturn:
+    """Bad input: one message, no traceback."""
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(Exit.BAD_INPUT)
+
+
+@contextmanager
+def clean_errors() -> Iterator[None]:
+    """What is wrong with the input becomes a message and exit status 2."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        fail(_one_line(str(error)))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def show(*parts: RenderableType) -> None:
+    """Print for people; at least 100 columns where nobody's terminal says otherwise."""
+    page_console().print(*parts, sep="\n")
+
+
+def page_console(**options: Any) -> Console:
+    """A console that takes text as it is."""
+    width = None if sys.stdout.isatty() else max(PIPED_WIDTH, int(os.environ.get("COLUMNS", "0") or 0))
+    return Console(highlight=False, markup=False, emoji=False, width=width, **options)
+
+
+def show_json(text: str) -> None:
+    """Print for programs."""
+    typer.echo(text)
+
+
+@contextmanager
+def progress(first: str) -> Iterator[Callable[[str], None]]:
+    """Says what is going on, on standard error and only where that is a terminal."""
+    console = Console(stderr=True, highlight=False, markup=False)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status(first) as status:
+        yield lambda words: status.update(words)
+
+
+def positive(flag: str, value: float) -> float:
+    """A flag's number, finite and > 0."""
+    if not (value > 0 and math.isfinite(value)):
+        fail(f"{flag} must be > 0 and finite, got {value}")
+    return value
+
+
+def mapping(pairs: Sequence[str] | None) -> dict[str, str] | None:
+    """`--map ours=theirs`, repeated, as a dictionary."""
+    found: dict[str, str] = {}
+    for pair in pairs or ():
+        ours, equals, theirs = pair.partition("=")
+        if not (ours and equals and theirs):
+            fail(f"--map must be OURS=THEIRS such as input_tokens=prompt_size, got {pair!r}")
+        if ours in found:
+            fail(f"--map {ours} was given twice: {found[ours]!r} and {theirs!r}")
+        found[ours] = theirs
+    return found or None
+
+
+def grid(flag: str, text: str | None) -> list[float] | None:
+    """Numbers as `50,100,200` or `start:stop:step` (stop included), or both mixed."""
+    if text is None:
+        return None
+    values: list[float] = []
+    for part in text.split(","):
+        fields = part.split(":")
+        try:
+            numbers = [float(f) for f in fields]
+        except ValueError:
+            fail(f"{flag} must be numbers such as 50,100,200 or 50:200:50 (start:stop:step), got {text!r}")
+        if len(numbers) not in (1, 3):
+            fail(f"{flag} must be numbers such as 50,100,200 or 50:200:50 (start:stop:step), got {part!r}")
+        for value in numbers:
+            positive(flag, value)
+        if len(numbers) == 1:
+            values += numbers
+            continue
+        start, stop, step = numbers
+        if stop < start:
+            fail(f"{flag} range must ascend, got {part!r}")
+        if (stop - start) / step > 100_000:
+            fail(f"{flag} range must have at most 100,000 values, got {part!r}")
+        values += [start + k * step for k in range(int((stop - start) / step + 1e-9) + 1)]
+    return values
+
+
+def folder(path: Path | None) -> Path | None:
+    """The output folder, made before any work is done."""
+    if path is None:
+        return None
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(f"--out {path}: cannot be made ({error.strerror}); give the path of a folder")
+    return path
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Dictionaries of equal keys as CSV."""
+    import csv
+
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_report(path: Path, report: RenderableType) -> None:
+    """The page as plain text."""
+    with path.open("w", encoding="utf-8") as file:
+        Console(file=file, width=PIPED_WIDTH, highlight=False, markup=False, emoji=False).print(report)

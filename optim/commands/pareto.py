@@ -1,0 +1,92 @@
+"""`fleetgrad pareto`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from optim.commands import _common as common
+from optim.commands._common import Exit
+
+if TYPE_CHECKING:
+    from optim.pareto import ParetoFront
+    from optim.problem import PlanProblem
+
+Thresholds = Annotated[
+    str | None, typer.Option(help="Total tokens, as 1024,4096 or 1024:8192:1024; left out, the workload's own.")
+]
+
+
+def pareto(
+    file: common.File = None,
+    thresholds: Thresholds = None,
+    workload: common.WorkloadName = None,
+    trace: common.TracePath = None,
+    cdf: common.CdfPath = None,
+    output_share: common.OutputShare = None,
+    columns: common.Map = None,
+    time_unit: common.TimeUnit = None,
+    failed: common.Failed = None,
+    rate: common.Rate = None,
+    ttft_p99_ms: common.TtftMs = None,
+    tpot_p99_ms: common.TpotMs = None,
+    profile: common.Profiles = None,
+    max_context: common.MaxContext = None,
+    long_requests: common.LongRequests = None,
+    model: common.Model = None,
+    as_json: common.AsJson = False,
+    out: common.Out = None,
+) -> None:
+    """Size one pool, and two pools at every threshold: cost against P99 TTFT, by the model."""
+    flags = common.flags(locals())
+    from optim.config import read_settings
+
+    cuts = common.grid("--thresholds", thresholds)
+    with common.clean_errors():
+        settings = read_settings(file, flags)
+    folder = common.folder(out)
+
+    from optim.build import Input, plan_request
+    from optim.documents import pareto_document, to_json
+    from optim.pareto import pareto as sweep
+    from optim.tables import pareto_report
+
+    with common.clean_errors():
+        request = plan_request(settings)
+    source = "default: the workload's own" if cuts is None else "given on the command line"
+    inputs = {**request.inputs, "thresholds_tokens": Input(cuts or "own", source)}
+    inputs.pop("max_pools")
+    with common.progress("sweeping thresholds") as told, common.clean_errors():
+        front = sweep(request.problem, thresholds=cuts, progress=told)
+    document = pareto_document(front, request, inputs)
+    report = pareto_report(front, request, inputs)
+    if folder is not None:
+        common.write_report(folder / "report.txt", report)
+        (folder / "pareto.json").write_text(to_json(document) + "\n", encoding="utf-8")
+        write_front(folder, front, request.problem)
+    if as_json:
+        common.show_json(to_json(document))
+    else:
+        common.show(report)
+    if front.recommended is None:
+        raise typer.Exit(Exit.INFEASIBLE)
+
+
+def write_front(folder: Path, front: ParetoFront, problem: PlanProblem) -> None:
+    """pareto.csv and pareto.png."""
+    from optim.documents import point_entry
+    from optim.plots import plot_pareto
+    from optim.words import fleet, number
+
+    rows = []
+    for k, point in enumerate(front.points):
+        entry = point_entry(point)
+        entry["design"] = fleet(point.design)
+        rows.append({**entry, "recommended": k == front.recommended})
+    if not rows:
+        return
+    common.write_csv(folder / "pareto.csv", rows)
+    title = f"{problem.workload.name} at {number(problem.rate)} req/s: one pool, or two at each threshold"
+    plot_pareto(front, folder / "pareto.png", slo=problem.slo, title=title)

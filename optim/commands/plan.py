@@ -1,0 +1,134 @@
+"""`fleetgrad plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from optim.commands import _common as common
+from optim.commands._common import Exit
+
+if TYPE_CHECKING:
+    from optim.documents import Document
+    from optim.plan import Plan
+
+Precision = Annotated[float | None, typer.Option(help="Relative half-width of the simulated P99s' intervals.")]
+NoSimulate = Annotated[bool, typer.Option("--no-simulate", help="Skip the simulator; the plan is then not verified.")]
+Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON schema of plan files and leave.")]
+
+
+def plan(
+    file: common.File = None,
+    workload: common.WorkloadName = None,
+    trace: common.TracePath = None,
+    cdf: common.CdfPath = None,
+    output_share: common.OutputShare = None,
+    columns: common.Map = None,
+    time_unit: common.TimeUnit = None,
+    failed: common.Failed = None,
+    rate: common.Rate = None,
+    ttft_p99_ms: common.TtftMs = None,
+    tpot_p99_ms: common.TpotMs = None,
+    profile: common.Profiles = None,
+    max_pools: common.MaxPools = None,
+    max_context: common.MaxContext = None,
+    long_requests: common.LongRequests = None,
+    model: common.Model = None,
+    max_gpus: common.MaxGpus = None,
+    seed: common.Seed = 0,
+    precision: Precision = None,
+    no_simulate: NoSimulate = False,
+    as_json: common.AsJson = False,
+    out: common.Out = None,
+    schema: Schema = False,
+) -> None:
+    """Find the cheapest fleet that meets the SLO, and check it by simulation.
+
+    Exit status: 0 plan found and verified, 2 bad input, 3 infeasible, 4 the simulator said no to every candidate.
+    """
+    flags = common.flags(locals())
+    import json
+
+    from optim.config import PlanFile, read_settings
+
+    if schema:
+        common.show_json(json.dumps(PlanFile.model_json_schema(), indent=2))
+        return
+    with common.clean_errors():
+        settings = read_settings(file, flags)
+    if precision is not None:
+        common.positive("--precision", precision)
+    folder = common.folder(out)
+
+    from optim.build import Input, plan_request
+    from optim.documents import plan_document, to_json
+    from optim.plan import PRECISION, PlanStatus
+    from optim.plan import plan as find
+    from optim.report import plan_report
+
+    with common.clean_errors():
+        request = plan_request(settings)
+    wanted = PRECISION if precision is None else precision
+    given = "given on the command line"
+    inputs = {
+        **request.inputs,
+        "seed": Input(seed, given if seed else "default"),
+        "precision": Input(wanted, "default" if precision is None else given),
+        "simulate": Input(not no_simulate, given if no_simulate else "default"),
+    }
+    with common.progress("planning") as told:
+        found = find(request.problem, seed=seed, precision=wanted, simulate=not no_simulate, progress=told)
+        document = plan_document(found, request, inputs)
+        report = plan_report(found, request, inputs)
+        if folder is not None:
+            told(f"writing {folder}")
+            common.write_report(folder / "report.txt", report)
+            (folder / "plan.json").write_text(to_json(document) + "\n", encoding="utf-8")
+            _write_details(folder, found, document)
+    if as_json:
+        common.show_json(to_json(document))
+    else:
+        common.show(report)
+    if found.status is PlanStatus.INFEASIBLE:
+        raise typer.Exit(Exit.INFEASIBLE)
+    if found.status is PlanStatus.REFUSED:
+        raise typer.Exit(Exit.REFUSED)
+
+
+def _write_details(folder: Path, found: Plan, document: Document) -> None:
+    """pools.csv, the sweep over thresholds, and the plots."""
+    from optim.commands.pareto import write_front
+    from optim.pareto import pareto
+    from optim.plots import plot_ttft
+    from optim.words import fleet, number
+
+    if found.design is None:
+        return
+    problem = found.problem
+    common.write_csv(folder / "pools.csv", [_pool_row(document, p) for p in range(found.design.num_pools)])
+    write_front(folder, pareto(problem), problem)
+    if found.verification is not None:
+        plot_ttft(
+            found.verification.result,
+            found.design,
+            problem.limited,
+            folder / "ttft.png",
+            rate=problem.rate,
+            model=problem.model,
+            slo=problem.slo,
+            title=f"{fleet(found.design)}: {problem.workload.name} at {number(problem.rate)} req/s",
+        )
+
+
+def _pool_row(document: Document, p: int) -> dict[str, Any]:
+    row = {"pool": p + 1, **document["design"]["pools"][p], **document["analytic"]["pools"][p]}
+    row["binding_constraint"] = row["binding_constraint"].name.lower()
+    if document["verification"] is not None:
+        simulated = document["verification"]["pools"][p]
+        for name in ("ttft_p99_ms", "tpot_p99_ms"):
+            figures = simulated[name] or {}
+            row |= {f"simulated_{name}": figures.get("value"), f"simulated_{name}_low": figures.get("low")}
+            row[f"simulated_{name}_high"] = figures.get("high")
+    return row

@@ -1,0 +1,66 @@
+"""Profiles as TOML files: every constant spelled out, with its source."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+
+from jaxsim._checks import unknown
+from jaxsim.profiles import Profile, profile, profile_names
+from optim.config import ConfigError, read_toml
+
+TEXTS = ("name", "gpu", "source")
+NUMBERS = tuple(name for name in Profile.__dataclass_fields__ if name not in TEXTS)
+KEYS = (*TEXTS, *NUMBERS)
+
+
+def find_profile(name: str, path: Path) -> Profile:
+    """A preset by name, or the profile file at `path` where the name looks like a file's.
+
+    Raises:
+        ConfigError: not a profile file.
+        ValueError: unknown name, with the near ones.
+    """
+    if name in profile_names():
+        return profile(name)
+    if name.endswith(".toml") or path.is_file():
+        return read_profile(path)
+    raise unknown("profile", name, profile_names(), "a profile of your own: the path of its .toml file")
+
+
+def read_profile(path: Path) -> Profile:
+    """The profile in a TOML file with exactly the keys `KEYS`.
+
+    Raises:
+        ConfigError: no such file, not TOML, a missing or unknown key, or a value out of its domain.
+    """
+    table = read_toml(path, "profile file")
+    for key in table:
+        if key not in KEYS:
+            near = difflib.get_close_matches(key, KEYS, n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+            raise ConfigError(f"{path.name}: unknown key {key!r}; {hint}known: {', '.join(KEYS)}")
+    if missing := [key for key in KEYS if key not in table]:
+        raise ConfigError(f"{path.name}: {', '.join(missing)} missing; a profile says every constant, even if it is 0")
+    for key in NUMBERS:
+        value = table[key]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ConfigError(f"{path.name}: {key} must be a finite number, got {value!r}")
+    for key in TEXTS:
+        if not isinstance(table[key], str) or not table[key].strip():
+            raise ConfigError(f"{path.name}: {key} must be text in quotes, got {table[key]!r}")
+    try:
+        return Profile(**{key: table[key] for key in KEYS})
+    except ValueError as error:
+        raise ConfigError(f"{path.name}: {error}") from error
+
+
+def profile_toml(one: Profile) -> str:
+    """The text of a file that `read_profile` reads back to an equal profile."""
+    texts = [f"{key} = {json.dumps(getattr(one, key), ensure_ascii=False)}" for key in TEXTS]
+    numbers = [f"{key} = {float(np.asarray(getattr(one, key)))!r}" for key in NUMBERS]
+    return "\n".join([*texts, *numbers, ""])

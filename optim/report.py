@@ -1,0 +1,245 @@
+"""What people read of a plan: the verdict first, then the pools, the proof, the knobs, the inputs and the notes.
+
+Everything here returns rich renderables; the command line prints them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from des import Estimate, PoolResult, Sample
+from jaxsim.evaluate import Metrics
+from jaxsim.fleet import FleetDesign
+from jaxsim.profiles import Profile
+from optim.build import Inputs, PlanRequest
+from optim.documents import plan_warnings
+from optim.plan import Plan, PlanStatus
+from optim.problem import SLO
+from optim.words import fleet, given, interval, ms, number, percent, ranges, usd, whole
+
+UNMEASURED = "published, not measured"
+
+
+def plan_report(plan: Plan, request: PlanRequest, inputs: Inputs) -> Group:
+    """A plan as a page."""
+    parts: list[RenderableType] = [verdict(plan), ""]
+    if plan.design is not None and plan.analytic is not None:
+        results = None if plan.verification is None else plan.verification.result.pools
+        parts += [pools_table(plan.design, plan.analytic, results, _binding(plan)), ""]
+        parts += [*_proof(plan), "", *_sensitivities(plan), ""]
+    if len(plan.rounds) > 1 or plan.status is PlanStatus.REFUSED:
+        parts += [_rounds(plan), ""]
+    parts += [inputs_table(inputs), ""]
+    profiles = plan.problem.profiles
+    notes = [*request.notes, *plan_warnings(plan), *_workload_notes(plan)]
+    parts += [*sources(profiles), *bullets("Notes", notes)]
+    return Group(*parts)
+
+
+def verdict(plan: Plan) -> Text:
+    """The answer in a sentence."""
+    slo = plan.problem.slo
+    if plan.design is None or plan.analytic is None or plan.usd_per_hour is None:
+        lines = [f"INFEASIBLE: {reason.text}." for reason in plan.reasons]
+        return Text("\n".join(lines), style="bold red")
+    what = f"{fleet(plan.design)}: {usd(plan.usd_per_hour)}/h."
+    if plan.verification is None:
+        figures = slo_sentence("Model's", ms(plan.analytic.ttft_p99_s), ms(plan.analytic.tpot_p99_s), slo)
+        return Text(f"{what} {figures}; NOT verified by the simulator.", style="bold yellow")
+    found = plan.verification
+    figures = slo_sentence("Simulated", interval(found.ttft_p99_s), interval(found.tpot_p99_s), slo)
+    if plan.status is PlanStatus.VERIFIED:
+        return Text(f"{what} {figures}: met.", style="bold green")
+    why = "overloaded" if found.overloaded else "not met"
+    return Text(f"REFUSED: the simulator said no to every candidate. The last, {what} {figures}: {why}.", "bold red")
+
+
+def slo_sentence(who: str, ttft: str, tpot: str, slo: SLO | None) -> str:
+    """Both P99s beside their objectives."""
+    ttft_slo = "no objective" if slo is None else f"SLO {given(slo.ttft_p99_s * 1e3)} ms"
+    tpot_slo = (
+        "no objective" if slo is None or slo.tpot_p99_s is None else f"SLO {given(round(slo.tpot_p99_s * 1e3, 9))} ms"
+    )
+    return f"{who} P99 TTFT {ttft} ms ({ttft_slo}), P99 TPOT {tpot} ms ({tpot_slo})"
+
+
+def pools_table(
+    design: FleetDesign, metrics: Metrics, results: Sequence[PoolResult] | None, binding: Sequence[str] = ()
+) -> Table:
+    """Figures down, pools across."""
+    pools, count = metrics.pools, design.num_pools
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    for p in range(count):
+        table.add_column(f"pool {p + 1}", justify="right")
+    table.add_column("fleet", justify="right")
+
+    def row(title: str, values: Iterable[str], whole_fleet: str = "") -> None:
+        table.add_row(title, *values, whole_fleet)
+
+    def each(values: np.ndarray) -> list[float]:
+        return [float(v) for v in np.asarray(values)]
+
+    row("profile", design.profile.name)
+    replicas, gpus = np.asarray(design.replicas), np.asarray(design.replicas * design.profile.gpus_per_replica)
+    row(
+        "replicas (GPUs)",
+        [f"{n:.0f} ({g:.0f})" for n, g in zip(replicas, gpus, strict=True)],
+        f"{replicas.sum():.0f} ({gpus.sum():.0f})",
+    )
+    row("total tokens of a request", ranges(design))
+    row("share of requests", map(percent, each(pools.share)), percent(1.0 - float(metrics.rejected_share)))
+    row("rate, req/s", map(number, each(pools.rate)), number(metrics.rate))
+    row("utilisation at full batch", [f"{u:.3f}" for u in each(pools.utilization)], f"{float(metrics.utilization):.3f}")
+    active = zip(each(pools.active_batch), each(pools.concurrency_limit), strict=True)
+    row("active batch of limit, a replica", [f"{number(a)} of {whole(limit)}" for a, limit in active])
+    quantiles = zip(each(pools.ttft_p50_s), each(pools.ttft_p95_s), each(pools.ttft_p99_s), strict=True)
+    row(
+        "TTFT P50 / P95 / P99, model, ms",
+        [" / ".join(map(ms, three)) for three in quantiles],
+        " / ".join(map(ms, (metrics.ttft_p50_s, metrics.ttft_p95_s, metrics.ttft_p99_s))),
+    )
+    if results is not None:
+        row("TTFT P99, simulated, ms", [interval(_p99(r.ttft)) for r in results])
+    row(
+        "TPOT mean / P99, model, ms",
+        [f"{ms(m)} / {ms(q)}" for m, q in zip(each(pools.tpot_mean_s), each(pools.tpot_p99_s), strict=True)],
+        f"{ms(metrics.tpot_mean_s)} / {ms(metrics.tpot_p99_s)}",
+    )
+    if results is not None:
+        row("TPOT P99, simulated, ms", [interval(_p99(r.tpot)) for r in results])
+    row("price, $/h", map(usd, each(pools.usd_per_hour)), usd(metrics.usd_per_hour))
+    row(
+        "$/million output tokens",
+        map(usd, each(pools.usd_per_million_output_tokens)),
+        usd(metrics.usd_per_million_output_tokens),
+    )
+    if binding:
+        row("one replica less and", binding)
+    return table
+
+
+def _p99(sample: Sample) -> Estimate | None:
+    return sample.quantile(0.99) if sample.n else None
+
+
+def _binding(plan: Plan) -> list[str]:
+    return [bound.value for bound in plan.binding]
+
+
+def _proof(plan: Plan) -> list[RenderableType]:
+    proof, cost = plan.certificate, plan.usd_per_hour
+    if proof is None or cost is None:
+        return []
+    bound = usd(proof.lower_bound_usd_per_hour)
+    gap = "none is cheaper" if proof.gap <= 0 else f"this one is at most {percent(proof.gap)} above the cheapest"
+    return [
+        Text(
+            f"Certificate: under the model no fleet of these profiles costs less than {bound}/h; {gap} "
+            f"({proof.method})."
+        )
+    ]
+
+
+def _sensitivities(plan: Plan) -> list[RenderableType]:
+    slopes = plan.sensitivities
+    if slopes is None:
+        return []
+    tpot = plan.problem.slo.tpot_p99_s is not None
+    lines = [
+        f"+1 req/s costs {usd(slopes.usd_per_hour_per_rps)}/h",
+        _objective("TTFT", slopes.usd_per_hour_per_ttft_ms),
+        *([_objective("TPOT", slopes.usd_per_hour_per_tpot_ms)] if tpot else []),
+    ]
+    each = zip(slopes.ttft_p99_ms_per_replica, slopes.tpot_p99_ms_per_replica, strict=True)
+    lines += [
+        f"one replica more in pool {p + 1}: P99 TTFT {_signed(ttft)} ms, P99 TPOT {_signed(tpot)} ms (slope here)"
+        for p, (ttft, tpot) in enumerate(each)
+    ]
+    return list(bullets("Next knob (derivatives of the model; replicas as real numbers)", lines))
+
+
+def _objective(name: str, slope: float) -> str:
+    if abs(slope) < 1e-9:
+        return f"the P99 {name} objective does not bind: relaxing it saves nothing"
+    verb = "saves" if slope < 0 else "costs"
+    return f"relaxing the P99 {name} objective by 1 ms {verb} {usd(abs(slope))}/h"
+
+
+def _signed(value: float) -> str:
+    return f"{'+' if value > 0 else ''}{number(value)}"
+
+
+def _rounds(plan: Plan) -> Table:
+    table = Table(title="Tries", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("", "fleet", "$/h", "P99 TTFT, ms", "P99 TPOT, ms", "simulator"):
+        table.add_column(column, justify="left" if column in ("fleet", "simulator") else "right")
+    for k, each in enumerate(plan.rounds):
+        found = each.verification
+        said = "not asked" if found is None else "met" if found.slo_met else "overloaded" if found.overloaded else "no"
+        ttft, tpot = (None, None) if found is None else (found.ttft_p99_s, found.tpot_p99_s)
+        price = f"{each.proposal.usd_per_hour:,.2f}"
+        table.add_row(str(k + 1), fleet(each.proposal.design), price, interval(ttft), interval(tpot), said)
+    return table
+
+
+def inputs_table(inputs: Inputs) -> Table:
+    """Every input and where it came from."""
+    table = Table(title="Inputs", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("input", "value", "from"):
+        table.add_column(column, overflow="fold")
+    for key, entry in inputs.items():
+        table.add_row(key, _shown(entry.value), entry.source)
+    return table
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return given(value) if math.isfinite(value) else str(value)
+    return "yes" if value is True else "no" if value is False else str(value)
+
+
+def sources(profiles: Sequence[Profile]) -> list[RenderableType]:
+    """A line for each profile's source, loud where nobody measured it."""
+    lines: list[RenderableType] = []
+    for profile in profiles:
+        loud = UNMEASURED in str(profile.source)
+        lines.append(Text(f"Profile {profile.name}: {profile.source}.", style="yellow" if loud else ""))
+    return lines
+
+
+def bullets(title: str, lines: Sequence[str]) -> list[RenderableType]:
+    """A title and its lines; nothing without lines."""
+    if not lines:
+        return []
+    return [Text(f"{title}:"), *(Padding(Text(f"- {line}"), (0, 0, 0, 2)) for line in lines)]
+
+
+def _workload_notes(plan: Plan) -> list[str]:
+    workload = plan.problem.workload
+    found = plan.verification
+    notes = [f"workload {workload.name}: {workload.source}", *(f"workload: {note}" for note in workload.notes)]
+    if found is not None:
+        result = found.result
+        notes.append(
+            f"simulated {result.num_requests:,} requests with seed {result.seed}, the first "
+            f"{percent(result.warmup_fraction)} of the time left out; {percent(found.attainment)} of all offered "
+            "requests met every objective"
+        )
+        if result.undefined_tpot:
+            notes.append(
+                f"{result.undefined_tpot:,} requests with one output token have no TPOT and are left out of it"
+            )
+    return notes

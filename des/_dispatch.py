@@ -1,9 +1,9 @@
 """Least-loaded dispatch in constant time.
 
-Load is active + queued requests. The replicas of a pool that have one load form a doubly linked list. A replica
-whose load changes joins the tail of its new list, and a request goes to the head of the list of the least load:
-**of equally loaded replicas, the one whose load has been the same for longest** (at the start, the lowest
-number). So ties spread over all of them.
+Load is active + queued requests. The replicas of a pool that have one load form a doubly linked list. A
+replica whose load changes joins the tail of its new list, and a request goes to the head of the list of the
+least load: **of equally loaded replicas, the one whose load has been the same for longest** (at the start,
+the lowest number). So ties spread over all of them.
 
 Links and list ends hold ``index + 1``; 0 is "none", so lists start in untouched zeroed memory.
 """

@@ -1,19 +1,21 @@
 """The event loop: every replica of every pool, exact to the step, at a cost per request and not per token.
 
-A replica runs steps back to back while it has requests. Between two events of a replica the work of its steps is
-an arithmetic series, so an event that lies a known number of steps ahead has a known instant. Events of a replica
-are the ends of the step in which a request finishes its full prompt chunks, yields its first token, or its last.
-In between, only an arrival changes a replica: it joins at the first step boundary at or after its arrival.
+A replica runs steps back to back while it has requests. Between two events of a replica the work of its steps
+is an arithmetic series, so an event that lies a known number of steps ahead has a known instant. Events of a
+replica are the ends of the step in which a request finishes its full prompt chunks, yields its first token,
+or its last. In between, only an arrival changes a replica: it joins at the first step boundary at or after
+its arrival.
 
-**Order.** Time first. At one instant step ends come before arrivals, step ends in order of replica number, arrivals
-in their own order. At one step end: first tokens, then departures, then admissions, so that room freed at a
-boundary is used at that boundary, and a request that arrives at the instant of a boundary joins there.
+**Order.** Time first. At one instant step ends come before arrivals, step ends in order of replica number,
+arrivals in their own order. At one step end: first tokens, then departures, then admissions, so that room
+freed at a boundary is used at that boundary, and a request that arrives at the instant of a boundary joins
+there.
 
 **Joining ahead of time.** A request that fits, with nobody queued before it, is admitted as it arrives: the
-replica's clock is set forward to the boundary at which it joins. Nothing can change the replica before that but
-further arrivals, which come behind it; departures at that very boundary only make room. So only requests that the
-admission rule refused ever queue. Load for dispatch counts active and queued alike and does not see the
-difference.
+replica's clock is set forward to the boundary at which it joins. Nothing can change the replica before that
+but further arrivals, which come behind it; departures at that very boundary only make room. So only requests
+that the admission rule refused ever queue. Load for dispatch counts active and queued alike and does not see
+the difference.
 """
 
 from __future__ import annotations
@@ -92,23 +94,38 @@ class State(NamedTuple):
     decode: np.ndarray  # heaps of the requests that decode
     event_s: np.ndarray  # winner tree of each replica's next event
     totals: np.ndarray  # pools x windows
-    window: np.ndarray  # start, end of the measured time, windows per second
+    window: np.ndarray  # start and end of the measured time, seconds a window
     refresh_steps: int
+
+
+@jit
+def account(state, rep, start, end, steps):
+    """Add a stretch of steps to the totals of the windows it lies in, shared by time."""
+    origin = state.window[0]
+    width = state.window[2]
+    begin = max(start, origin)
+    stop = min(end, state.window[1])
+    if begin >= stop:
+        return
+    last = min(int((stop - origin) / width), state.totals.shape[1] - 1)
+    for cell in range(int((begin - origin) / width), last + 1):
+        part = min(stop, origin + (cell + 1) * width) - max(begin, origin + cell * width)
+        share = float(steps) * (part / (end - start))
+        total = state.totals[rep["pool"], cell]
+        total["steps"] += share
+        total["busy_s"] += part
+        if rep["first_queued"] > 0:
+            total["full_steps"] += share * rep["active"]
+            total["full_s"] += part
 
 
 @jit
 def advance(state, rep, steps):
     """Run `steps` steps in which nothing changes but ages."""
-    span = span_s(rep["base_s"], rep["work_s"], rep["growth_s"], float(steps))
     start = rep["clock_s"]
-    if state.window[0] <= start < state.window[1]:
-        total = state.totals[rep["pool"], int((start - state.window[0]) * state.window[2])]
-        total["steps"] += steps
-        total["busy_s"] += span
-        if rep["first_queued"] > 0:
-            total["full_steps"] += float(steps * rep["active"])
-            total["full_s"] += span
-    rep["clock_s"] = start + span
+    end = start + span_s(rep["base_s"], rep["work_s"], rep["growth_s"], float(steps))
+    account(state, rep, start, end, steps)
+    rep["clock_s"] = end
     rep["work_s"] += rep["growth_s"] * steps
     rep["step"] += steps
 
@@ -134,8 +151,8 @@ def schedule(state, r, rep):
 def steps_until(rep, instant):
     """Steps to the first boundary at or after `instant`, which lies after the clock and before the next event.
 
-    The boundary solves a quadratic; two comparisons with the very instants that the replica's clock would take
-    make the whole number exact.
+    The boundary solves a quadratic; two comparisons with the very instants that the replica's clock would
+    take make the whole number exact.
     """
     need = instant - rep["clock_s"]
     half_growth = 0.5 * rep["growth_s"]

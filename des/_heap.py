@@ -28,8 +28,8 @@ def push(keys, start, size, key):
 def replace_first(keys, start, size, key):
     """Put `key` in the place of the smallest of `size` entries.
 
-    The hole first sinks to the bottom along the smaller children, then `key` climbs: a new key is nearly always
-    a late one, and this asks for one comparison a level instead of two.
+    The hole first sinks to the bottom along the smaller children, then `key` climbs: a new key is nearly
+    always a late one, and this asks for one comparison a level instead of two.
     """
     j = 0
     child = 1

@@ -1,12 +1,13 @@
 """How a plain function becomes part of the compiled hot loop.
 
-Three decorators. `jit` is for the pieces: compiled into whatever calls them, never cached alone. `entry` is for a
-function that Python calls: its machine code is kept on disk, under a name that holds a fingerprint of every
-source file that goes into it, because numba itself only watches the file of the entry point. `law` compiles a
-function of `jaxsim.physics` together with the laws it calls.
+Three decorators. `jit` is for the pieces: compiled into whatever calls them, never cached alone. `entry` is
+for a function that Python calls: its machine code is kept on disk, under a name that holds a fingerprint of
+every source file that goes into it, because numba itself only watches the file of the entry point. `law`
+compiles a function of `jaxsim.physics` together with the laws it calls.
 
-All are compiled without numba's reference counting (`_nrt=False`): its atomic counters took more than half of the
-loop's time. So the compiled code allocates nothing; arrays are made by the Python caller, which also keeps them.
+All are compiled without numba's reference counting (`_nrt=False`): its atomic counters took more than half of
+the loop's time. So the compiled code allocates nothing; arrays are made by the Python caller, which also
+keeps them.
 
 All of them unwrap first: a type-checking import hook may have wrapped the function already. With
 ``NUMBA_DISABLE_JIT=1`` every one of them returns the plain function.
@@ -31,7 +32,7 @@ def _fingerprint() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
-OPTIONS = {"nogil": True, "_nrt": False}
+OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False}
 FINGERPRINT = _fingerprint()
 
 

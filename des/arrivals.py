@@ -1,7 +1,7 @@
 """Streams of requests: when they arrive and which row of the workload each is.
 
-Replication ``i`` of seed ``s`` draws its gaps and its lengths from two generators of its own, seeded by ``(s, i)``.
-So every design and every rate sees the same gaps (scaled) and the same lengths: common random numbers.
+Replication ``i`` of seed ``s`` draws its gaps and its lengths from two generators of its own, seeded by ``(s,
+i)``. So every design and every rate sees the same gaps (scaled) and the same lengths: common random numbers.
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ class Experiment(NamedTuple):
         return Replication(
             **self._latencies(accepted, history, start),
             **self._occupancy(accepted, history, start, end),
+            simulated=len(stream.kind),
             offered=len(measured),
             rejected=self._rejected(measured),
             window_s=end - start,
@@ -94,7 +95,8 @@ class Experiment(NamedTuple):
         }
 
     def _per_pool(self, pool: np.ndarray, values: np.ndarray) -> np.ndarray:
-        return np.bincount(pool, values, minlength=len(self.fleet.replicas))
+        sums = np.bincount(pool, values, minlength=len(self.fleet.replicas))
+        return sums.astype(np.float64, copy=False)  # bincount of nothing is of integers
 
     def _offered_steps(self, kind: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Steps per second that accepted requests ask of each pool; `weight` in requests per second."""

@@ -1,13 +1,13 @@
 """The boundary: profile, design and workload become plain numbers for the event loop.
 
-Here alone JAX types turn into NumPy arrays and named tuples. The loop knows pools by base step time, admission
-limits and replica counts, and requests by kind (one kind a workload row), whose work comes from the laws of
-`jaxsim.physics` in one vectorised call.
+Here alone JAX types turn into NumPy arrays and named tuples. The loop knows pools by base step time,
+admission limits and replica counts, and requests by kind (one kind a workload row), whose work comes from the
+laws of `jaxsim.physics` in one vectorised call.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,8 @@ NUM_WINDOWS = 20
 class Fleet(NamedTuple):
     """What the loop knows of the pools, one entry per pool.
 
-    `base_s` is the step's base time in seconds, `max_active` the running requests a replica admits, `kv_blocks`
-    the blocks it reserves from, `replicas` the number of replicas.
+    `base_s` is the step's base time in seconds, `max_active` the running requests a replica admits,
+    `kv_blocks` the blocks it reserves from, `replicas` the number of replicas.
     """
 
     base_s: np.ndarray
@@ -58,7 +58,7 @@ class History(NamedTuple):
     totals: np.ndarray
 
 
-def whole(name: str, values: np.ndarray, least: int) -> np.ndarray:
+def whole(name: str, values: Any, least: int) -> np.ndarray:
     """`values` as integers; relaxed designs must be rounded before they are simulated."""
     values = np.asarray(values, dtype=np.float64)
     good = (values >= least) & (values == np.floor(values))
@@ -69,8 +69,8 @@ def whole(name: str, values: np.ndarray, least: int) -> np.ndarray:
 def lower_fleet(design: FleetDesign, convention: str) -> Fleet:
     """The pools' admission limits under a convention.
 
-    ``step``: `max_num_seqs` sequences, and KV blocks reserved for each request's whole length. ``kimura``: the
-    slots of the pool's `max_context` and no look at blocks.
+    ``step``: `max_num_seqs` sequences, and KV blocks reserved for each request's whole length. ``kimura``:
+    the slots of the pool's `max_context` and no look at blocks.
     """
     if convention not in CONVENTIONS:
         raise unknown("convention", convention, CONVENTIONS)
@@ -138,7 +138,7 @@ def play(
     kinds: np.ndarray,
     stream: Stream,
     *,
-    window_s: tuple[float, float] = (0.0, np.inf),
+    window_s: tuple[float, float] = (0.0, 1e300),
     refresh_steps: int = _engine.REFRESH_STEPS,
 ) -> History:
     """Run a stream of accepted requests through a fleet until the last has left.
@@ -179,7 +179,7 @@ def play(
         decode=np.zeros(heap_size, dtype=np.int64),
         event_s=tree(len(pool)),
         totals=np.zeros((len(pools), NUM_WINDOWS), dtype=_engine.TOTAL),
-        window=np.array([start, end, NUM_WINDOWS / (end - start) if end > start else 0.0]),
+        window=np.array([start, end, (end - start) / NUM_WINDOWS]),
         refresh_steps=refresh_steps,
     )
     _engine.run(state)

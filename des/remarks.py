@@ -12,6 +12,10 @@ FEW_REQUESTS = 15_000
 FEW_IN_TAIL = 100
 """Observations beyond the P99 below which it is called rough."""
 
+NEAR_SATURATION = 10.0
+"""Requests a replica in one run, times (1 - load) squared, below which the run is short for its load: the time in
+which a queue forgets its start grows with the inverse square of what is left of its capacity."""
+
 SHORT_RUN = 10.0
 """Mean times in the system below which the measured time of one run is called short."""
 
@@ -46,4 +50,10 @@ def _short_runs(result: SimulationResult, pool: PoolResult) -> Iterator[str]:
         yield (
             f"pool {pool.index} was measured for {window:.3g} s at a time, only {window / mean:.1f} times the mean "
             f"time in the system; it may not be in its steady state"
+        )
+    measured = min(int((run.pool == pool.index).sum()) for run in result.replications) / pool.replicas
+    if not pool.overloaded and measured * (1.0 - pool.load) ** 2 < NEAR_SATURATION:
+        yield (
+            f"pool {pool.index} is offered {pool.load:.3f} of its capacity: so near to it, runs of {measured:.0f} "
+            f"requests a replica are short and tend to show too little wait"
         )

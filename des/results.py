@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -23,7 +23,8 @@ class Replication:
     Attributes:
         pool: pool of each accepted request, in order of arrival.
         wait_s, ttft_s, tpot_s, e2e_s: of each; TPOT is NaN where the output is one token.
-        offered: requests that arrived, rejected ones included.
+        simulated: requests of the whole run, the warm-up and rejected ones included.
+        offered: requests that arrived after the warm-up, rejected ones included.
         rejected: counts, one row per reason, one column per pool and a last one for "no pool".
         window_s: length of the measured time.
         active_s, block_s: integrals of running requests and of reserved KV blocks over it, per pool.
@@ -37,6 +38,7 @@ class Replication:
     ttft_s: Float[np.ndarray, " accepted"]
     tpot_s: Float[np.ndarray, " accepted"]
     e2e_s: Float[np.ndarray, " accepted"]
+    simulated: int
     offered: int
     rejected: Int[np.ndarray, "reasons columns"]
     window_s: float
@@ -57,39 +59,11 @@ def _sample(replications: Sequence[Replication], metric: str, pool: int | None, 
     return Sample(tuple(groups), unbounded=unbounded and metric != "tpot_s")
 
 
-@dataclass(frozen=True, eq=False)
-class PoolResult:
-    """One pool: its latencies, load and counts after the warm-up, all replications together.
-
-    Attributes:
-        index: place in the design.
-        replicas: engines.
-        requests: requests routed to it, those it rejected included.
-        rejected: of these, rejected.
-        mean_active: requests running in the whole pool, averaged over time.
-        utilization: mean share of the admission limit in use: of `max_num_seqs` (slots in the ``kimura``
-            convention) or of the KV blocks, the larger. 0 to 1, by definition; see `load` for overload.
-        step_time_s: mean duration of a step; NaN where none ran.
-        load: offered load over capacity at full batch, measured while requests had to wait for room; NaN where
-            none had to. Overload is a load above 1.
-        queue_growth_per_s: requests a second by which the queues grew, from warm-up to the last arrival.
-        overloaded: the pool cannot keep up; see `des.overload` for the rule.
-    """
-
-    index: int
-    replicas: int
-    requests: int
-    rejected: int
-    mean_active: float
-    utilization: float
-    step_time_s: float
-    load: float
-    queue_growth_per_s: float
-    overloaded: bool
-    replications: tuple[Replication, ...]
+class Latencies:
+    """The four latencies of whatever `_sample` takes its requests from; seconds."""
 
     def _sample(self, metric: str) -> Sample:
-        return _sample(self.replications, metric, self.index, unbounded=self.overloaded)
+        raise NotImplementedError
 
     @cached_property
     def ttft(self) -> Sample:
@@ -98,7 +72,7 @@ class PoolResult:
 
     @cached_property
     def tpot(self) -> Sample:
-        """(end - first token) / (output_tokens - 1), seconds; requests with one output token have none."""
+        """(end - first token) / (output_tokens - 1), seconds; left out where the output is one token."""
         return self._sample("tpot_s")
 
     @cached_property
@@ -113,7 +87,42 @@ class PoolResult:
 
 
 @dataclass(frozen=True, eq=False)
-class SimulationResult:
+class PoolResult(Latencies):
+    """One pool: its latencies, load and counts after the warm-up, all replications together.
+
+    Attributes:
+        index: place in the design.
+        replicas: engines.
+        requests: requests routed to it, those it rejected included.
+        rejected: of these, rejected.
+        mean_active: requests running in the whole pool, averaged over time.
+        utilization: mean share of the admission limit in use: of `max_num_seqs` (slots in the ``kimura``
+            convention) or of the KV blocks, the larger. 0 to 1, by definition; see `load` for overload.
+        step_time_s: mean duration of a step; NaN where none ran.
+        load: offered load over capacity at full batch, measured while requests had to wait for room; NaN where none
+            had to. Overload is a load above 1.
+        queue_growth_per_s: requests a second by which the queues grew, from warm-up to the last arrival.
+        overloaded: the pool cannot keep up; see `des.overload` for the rule.
+    """
+
+    index: int
+    replicas: int
+    requests: int
+    rejected: int
+    mean_active: float
+    utilization: float
+    step_time_s: float
+    load: float
+    queue_growth_per_s: float
+    overloaded: bool
+    replications: tuple[Replication, ...] = field(repr=False)
+
+    def _sample(self, metric: str) -> Sample:
+        return _sample(self.replications, metric, self.index, unbounded=self.overloaded)
+
+
+@dataclass(frozen=True, eq=False)
+class SimulationResult(Latencies):
     """A simulated fleet, after the warm-up and with all replications together.
 
     Attributes:
@@ -136,30 +145,10 @@ class SimulationResult:
     num_requests: int
     warmup_fraction: float
     warnings: tuple[str, ...]
-    replications: tuple[Replication, ...]
+    replications: tuple[Replication, ...] = field(repr=False)
 
     def _sample(self, metric: str) -> Sample:
         return _sample(self.replications, metric, None, unbounded=self.overloaded)
-
-    @cached_property
-    def ttft(self) -> Sample:
-        """Arrival to the end of the step that finishes the prompt, seconds."""
-        return self._sample("ttft_s")
-
-    @cached_property
-    def tpot(self) -> Sample:
-        """(end - first token) / (output_tokens - 1), seconds; see `undefined_tpot`."""
-        return self._sample("tpot_s")
-
-    @cached_property
-    def wait(self) -> Sample:
-        """Arrival to admission, seconds."""
-        return self._sample("wait_s")
-
-    @cached_property
-    def e2e(self) -> Sample:
-        """Arrival to last token, seconds."""
-        return self._sample("e2e_s")
 
     @property
     def requests(self) -> int:
@@ -244,8 +233,8 @@ def pool_results(
                 requests=accepted + rejected,
                 rejected=rejected,
                 mean_active=float(active),
-                utilization=float(max(active / (count * max_active[p]), blocks / (count * kv_blocks[p])))
-                if count * max_active[p] > 0
+                utilization=float(max(active / count / max_active[p], blocks / count / kv_blocks[p]))
+                if count > 0 and max_active[p] > 0
                 else np.nan,
                 step_time_s=float(sum(run.totals[p]["busy_s"].sum() for run in replications) / steps)
                 if steps

@@ -1,7 +1,7 @@
 """The plain queue: c servers that each serve one request for its own time, first come, first served (M/G/c).
 
-It shares nothing with the engine and is there to check queueing formulas. A request takes the server that is free
-first; its wait is what is left of that server's work at its arrival.
+It shares nothing with the engine and is there to check queueing formulas. A request takes the server that is
+free first; its wait is what is left of that server's work at its arrival.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def simulate_slot_server(
     """Waits of an M/G/c queue, with intervals.
 
     Args:
-        service_s: service times in seconds to draw from, equally likely; or a function of a generator and a number
-            that draws so many.
+        service_s: service times in seconds to draw from, equally likely; or a function of a generator and a
+            number that draws so many.
         rate: Poisson arrivals per second.
         num_servers: c.
         num_requests: in all replications together.

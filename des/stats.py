@@ -1,13 +1,14 @@
 """Estimates with intervals, from independent replications or from batches of one run.
 
-A quantile of latency comes from dependent observations: neighbours share a queue. So its interval rests on the
-spread of the same quantile over groups that are (nearly) independent: replications, or long consecutive batches.
+A quantile of latency comes from dependent observations: neighbours share a queue. So its interval rests on
+the spread of the same quantile over groups that are (nearly) independent: replications, or long consecutive
+batches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float
@@ -15,7 +16,7 @@ from scipy.special import stdtrit
 
 from jaxsim._checks import require
 
-NUM_BATCHES = 25
+NUM_BATCHES = 20
 """Consecutive batches that one run is cut into (20 to 30 is the customary range)."""
 
 
@@ -23,8 +24,9 @@ NUM_BATCHES = 25
 class Estimate:
     """A figure with its confidence interval.
 
-    `low` and `high` are 0 and inf where no interval can be computed (fewer than two groups with data), and `high`
-    is inf where the figure has no steady state because a pool is overloaded. `n` is the number of observations.
+    `low` and `high` are 0 and inf where no interval can be computed (fewer than two groups with data), and
+    `high` is inf where the figure has no steady state because a pool is overloaded. `n` is the number of
+    observations.
     """
 
     value: float
@@ -46,7 +48,7 @@ class Sample:
     `unbounded`: the run was overloaded, so the figure grows with its length.
     """
 
-    groups: tuple[Float[np.ndarray, " _"], ...]
+    groups: tuple[Float[np.ndarray, " _"], ...] = field(repr=False)
     unbounded: bool = False
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 from jaxsim.evaluate import PoolDemand, pool_demands, pool_law
 from jaxsim.fleet import FleetDesign
 from jaxsim.reference import MAX_UTILIZATION
-from optim._compile import jit_once
+from optim._compile import program
 from optim.cases import Case
 from optim.sizing import Targets, excess
 
@@ -27,7 +27,7 @@ class Binding(Enum):
     ONE_REPLICA = "one replica is the least there is"
 
 
-@jit_once
+@program
 def _with_one_less(case: Case, design: FleetDesign, *, model: str) -> tuple[jax.Array, jax.Array]:
     demands = pool_demands(design, case.tables, case.rate, model=model)
     fewer = jnp.maximum(jnp.asarray(design.replicas) - 1.0, 0.5)

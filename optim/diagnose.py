@@ -7,9 +7,8 @@ from enum import Enum
 
 import numpy as np
 
-from jaxsim.evaluate import evaluate
-from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
+from optim.cases import Case, Choice, case_metrics
 from optim.problem import PlanProblem
 
 
@@ -31,33 +30,33 @@ class Reason:
     text: str
 
 
-def infeasible(problem: PlanProblem) -> tuple[Reason, ...]:
-    """The reasons, best profile of each kind; empty where a single pool of some profile is feasible."""
-    found = [reason for profile in problem.profiles if (reason := _floor(problem, profile)) is not None]
-    return tuple(found) if len(found) == len(problem.profiles) else ()
+def infeasible(problem: PlanProblem, choices: tuple[Choice, ...]) -> tuple[Reason, ...]:
+    """What each profile cannot do even idle; empty where one of them can take all requests in a single pool."""
+    found: list[Reason] = []
+    for profile in problem.profiles:
+        if not problem.fits(profile):
+            found.append(_misfit(problem, profile))
+            continue
+        case = next(c.case for c in choices if all(p is profile for p in c.profiles))
+        if (reason := _floor(problem, profile, case)) is None:
+            return ()
+        found.append(reason)
+    return tuple(found)
 
 
-def kv_misfit(problem: PlanProblem, profile: Profile) -> Reason | None:
-    """A request that the fleet should take and the profile's KV cache cannot hold."""
-    totals = np.asarray(problem.limited.total_tokens)
-    longest = float(totals[totals <= problem.context].max())
+def _misfit(problem: PlanProblem, profile: Profile) -> Reason:
     capacity = float(profile.kv_tokens)
-    if longest <= capacity:
-        return None
     share = problem.limited.share_above(capacity) - problem.rejected_share
     return Reason(
         Infeasible.KV_CACHE,
-        f"a request of {longest:,.0f} tokens exceeds the KV cache of one {profile.name} replica "
+        f"a request of {problem.longest_request:,.0f} tokens exceeds the KV cache of one {profile.name} replica "
         f"({capacity:,.0f} tokens; {share:.3%} of the requests do); lower max_context, or give a replica more GPUs",
     )
 
 
-def _floor(problem: PlanProblem, profile: Profile) -> Reason | None:
+def _floor(problem: PlanProblem, profile: Profile, case: Case) -> Reason | None:
     """What an idle replica cannot do; None where it meets everything."""
-    if (reason := kv_misfit(problem, profile)) is not None:
-        return reason
-    design = FleetDesign.of(profile, [1.0], [problem.context])
-    idle = evaluate(design, problem.limited, 1e-9, model=problem.model)
+    idle = case_metrics(*case.idle(), model=problem.model)
     ttft, tpot = float(idle.ttft_p99_s) * 1e3, float(idle.tpot_p99_s) * 1e3
     slo_ttft = problem.slo.ttft_p99_s * 1e3
     if ttft > slo_ttft and problem.model == "step":

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,7 @@ from optim.pareto import ParetoFront, ParetoPoint
 from optim.plan import Plan, Round
 from optim.profile_file import NUMBERS
 from optim.verify import PoolVerdict, Verification
-
-if TYPE_CHECKING:
-    from optim.whatif import WhatIf
+from optim.whatif import WhatIf
 
 SCHEMA_VERSION = 1
 
@@ -359,8 +357,8 @@ def whatif_entry(grid: WhatIf, at: tuple[int, ...]) -> Document:
     """One point of a grid; pools without replicas are left out."""
     feasible = bool(grid.feasible[at])
     pools = [
-        {"replicas": int(count), "upper_tokens": float(upper)}
-        for count, upper in zip(grid.replicas[at], grid.upper_tokens[at], strict=True)
+        {"profile": str(name), "replicas": int(count), "upper_tokens": float(upper)}
+        for name, count, upper in zip(grid.profile[at], grid.replicas[at], grid.upper_tokens[at], strict=True)
         if count > 0
     ]
     tpot = float(grid.tpot_p99_s[at])

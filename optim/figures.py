@@ -10,17 +10,17 @@ from jaxtyping import Float
 from jaxsim.evaluate import Metrics, metrics, pool_laws, tabulate
 from jaxsim.fleet import FleetDesign
 from jaxsim.workload import Workload
-from optim._compile import jit_once
+from optim._compile import program
 
 Array = np.ndarray | jax.Array
 
 
-@jit_once
+@program
 def _figures(design: FleetDesign, workload: Workload, rate: jax.Array, *, model: str) -> Metrics:
     return metrics(pool_laws(design, tabulate(workload, design.profile, model=model), rate, model=model))
 
 
-@jit_once
+@program
 def _tails(design: FleetDesign, workload: Workload, rate: jax.Array, times: jax.Array, *, model: str) -> jax.Array:
     laws = pool_laws(design, tabulate(workload, design.profile, model=model), rate, model=model)
     share = laws.share / laws.share.sum()

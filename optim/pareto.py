@@ -13,7 +13,7 @@ from jaxsim._checks import invalid, require_x64
 from jaxsim.evaluate import Metrics, metrics, pool_laws
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
-from optim._compile import jit_once
+from optim._compile import program
 from optim.cases import Case, cases, without_empty_pools
 from optim.problem import PlanProblem
 from optim.rounding import whole_designs
@@ -85,7 +85,7 @@ def pareto(
     return ParetoFront(points, good[0] if good else None)
 
 
-@jit_once
+@program
 def _figures(case: Case, replicas: jax.Array, upper: jax.Array, *, model: str) -> Metrics:
     def one(engines: jax.Array, thresholds: jax.Array) -> Metrics:
         return metrics(pool_laws(case.design(engines, thresholds), case.tables, case.rate, model=model))

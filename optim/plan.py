@@ -10,12 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsim._checks import require_x64
-from jaxsim.evaluate import Metrics, metrics, pool_laws
+from jaxsim.evaluate import Metrics
 from jaxsim.fleet import FleetDesign
-from jaxsim.profiles import Profile
-from optim._compile import jit_once
 from optim.binding import Binding, binding
-from optim.cases import Case, cases, without_empty_pools
+from optim.cases import Case, Choice, case_metrics, cases, without_empty_pools
 from optim.diagnose import Infeasible, Reason, infeasible
 from optim.problem import PlanProblem
 from optim.relax import relax
@@ -58,11 +56,19 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Round:
-    """One try: what was proposed and what the simulator said."""
+    """One try.
 
-    proposal: Proposal
+    Attributes:
+        correction: of the model, used for the proposal.
+        proposal: what was proposed.
+        verification: what the simulator said; None where it was not asked.
+        certificate: bound on the cost by the model as corrected after the verification.
+    """
+
     correction: Correction
+    proposal: Proposal
     verification: Verification | None
+    certificate: Certificate
 
 
 @dataclass(frozen=True)
@@ -113,95 +119,104 @@ def plan(
         Plan; infeasibility and the simulator's refusal are statuses, not exceptions.
     """
     require_x64()
-    if reasons := infeasible(problem):
+    choices = cases(problem, num_pools=problem.max_pools)
+    if reasons := infeasible(problem, choices):
         return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=reasons)
-    rounds = tuple(_rounds(problem, seed, precision, simulate, progress))
+    rounds = tuple(_rounds(problem, choices, seed, precision, simulate, progress))
     if not rounds:
         return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=(_no_split(),))
     if (cap := _over_cap(problem, rounds[0].proposal)) is not None:
         return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=(cap,), rounds=rounds)
-    return _conclude(problem, seed, rounds, simulate, progress)
+    return _conclude(problem, seed, rounds, simulate)
 
 
-def _rounds(problem: PlanProblem, seed: int, precision: float, simulate: bool, progress: Progress) -> Iterator[Round]:
-    """Propose, verify, correct; until a proposal comes back or the rounds are used up."""
+def _rounds(
+    problem: PlanProblem,
+    choices: tuple[Choice, ...],
+    seed: int,
+    precision: float,
+    simulate: bool,
+    progress: Progress,
+) -> Iterator[Round]:
+    """Propose, verify, correct; until nothing cheaper is possible, a proposal comes back or the rounds are used up."""
     correction = Correction.none(problem.max_pools)
-    seen: set[tuple[float, ...]] = set()
-    for number in range(MAX_ROUNDS):
-        progress(f"round {number + 1}: searching thresholds and sizes")
-        proposal = propose(problem, correction)
+    seen: set[tuple[object, ...]] = set()
+    for number in range(1, MAX_ROUNDS + 1):
+        progress(f"round {number}: searching thresholds and sizes")
+        proposal = propose(problem, choices, correction)
         if proposal is None or (key := _key(proposal.design)) in seen:
             return
         seen.add(key)
         if not simulate or _over_cap(problem, proposal) is not None:
-            yield Round(proposal, correction, None)
+            yield Round(correction, proposal, None, _certificate(problem, choices, correction, proposal))
             return
-        progress(f"round {number + 1}: simulating {_words(proposal.design)}")
+        progress(f"round {number}: simulating {_words(proposal.design)}")
         verdict = verify(proposal.design, problem, seed=seed, precision=precision)
-        yield Round(proposal, correction, verdict)
         pools = proposal.analytic.pools
-        correction = correction.updated(
-            proposal.pools, verdict, np.asarray(pools.ttft_p99_s), np.asarray(pools.tpot_p99_s)
+        used, correction = (
+            correction,
+            correction.updated(proposal.pools, verdict, np.asarray(pools.ttft_p99_s), np.asarray(pools.tpot_p99_s)),
         )
+        progress(f"round {number}: proving a bound")
+        proof = _certificate(problem, choices, correction, proposal)
+        yield Round(used, proposal, verdict, proof)
+        if verdict.slo_met and proof.gap <= 0.0:
+            return
 
 
-def propose(problem: PlanProblem, correction: Correction) -> Proposal | None:
+def propose(problem: PlanProblem, choices: tuple[Choice, ...], correction: Correction) -> Proposal | None:
     """The cheapest design by the corrected model over all choices of hardware; None where there is none."""
-    best: tuple[tuple[Profile, ...], Case, Rounded] | None = None
-    for profiles, case in _cases(problem, correction):
-        _, upper = relax(case, model=problem.model)
-        rounded = round_plan(case, np.asarray(upper), model=problem.model)
-        if rounded is not None and (best is None or rounded.usd_per_hour < best[2].usd_per_hour - 1e-9):
-            best = profiles, case, rounded
+    best: tuple[Choice, Rounded] | None = None
+    for profiles, case in choices:
+        targeted = _targeted(problem, case, correction)
+        _, upper = relax(targeted, model=problem.model)
+        rounded = round_plan(targeted, np.asarray(upper), model=problem.model)
+        if rounded is not None and (best is None or rounded.usd_per_hour < best[1].usd_per_hour - 1e-9):
+            best = Choice(profiles, targeted), rounded
     return None if best is None else _proposal(problem, *best)
 
 
-@jit_once
-def _metrics(case: Case, design: FleetDesign, *, model: str) -> Metrics:
-    return metrics(pool_laws(design, case.tables, case.rate, model=model))
+def _proposal(problem: PlanProblem, choice: Choice, rounded: Rounded) -> Proposal:
+    replicas, upper = rounded.replicas, rounded.upper_tokens
+    figures = case_metrics(choice.case, jnp.asarray(replicas), jnp.asarray(upper), model=problem.model)
+    design, analytic, pools = without_empty_pools(choice.profiles, replicas, upper, figures)
+    padded = choice.case.design(jnp.asarray(replicas), jnp.asarray(upper))
+    return Proposal(choice.case, padded, pools, design, analytic, rounded.usd_per_hour)
 
 
-def _proposal(problem: PlanProblem, profiles: tuple[Profile, ...], case: Case, rounded: Rounded) -> Proposal:
-    padded = case.design(jnp.asarray(rounded.replicas), jnp.asarray(rounded.upper_tokens))
-    figures = _metrics(case, padded, model=problem.model)
-    design, analytic, pools = without_empty_pools(profiles, rounded.replicas, rounded.upper_tokens, figures)
-    return Proposal(case, padded, pools, design, analytic, rounded.usd_per_hour)
-
-
-def _cases(problem: PlanProblem, correction: Correction) -> Iterator[tuple[tuple[Profile, ...], Case]]:
+def _targeted(problem: PlanProblem, case: Case, correction: Correction) -> Case:
+    """The case with the SLO divided by what the simulator found the model to be short of."""
     slo = problem.slo
     tpot = np.inf if slo.tpot_p99_s is None else slo.tpot_p99_s
-    return cases(
-        problem,
-        num_pools=problem.max_pools,
-        ttft_s=slo.ttft_p99_s / correction.ttft,
-        tpot_s=tpot / correction.tpot,
+    return case.with_targets(slo.ttft_p99_s / correction.ttft, tpot / correction.tpot)
+
+
+def _certificate(
+    problem: PlanProblem, choices: tuple[Choice, ...], correction: Correction, proposal: Proposal
+) -> Certificate:
+    """The lowest bound over all choices of hardware, under the corrected model."""
+    proofs = (
+        certificate(_targeted(problem, c.case, correction), proposal.usd_per_hour, model=problem.model) for c in choices
     )
+    return min(proofs, key=lambda proof: proof.lower_bound_usd_per_hour)
 
 
-def _conclude(problem: PlanProblem, seed: int, rounds: tuple[Round, ...], simulate: bool, progress: Progress) -> Plan:
+def _conclude(problem: PlanProblem, seed: int, rounds: tuple[Round, ...], simulate: bool) -> Plan:
     """The cheapest verified design; without one, the last that was tried."""
     met = [r for r in rounds if r.verification is not None and r.verification.slo_met]
     chosen = min(met, key=lambda r: r.proposal.usd_per_hour) if met else rounds[-1]
-    progress("proving the bound and the sensitivities")
     proposal = chosen.proposal
-    model = problem.model
-    proof = min(
-        (certificate(c, proposal.usd_per_hour, model=model) for _, c in _cases(problem, chosen.correction)),
-        key=lambda c: c.lower_bound_usd_per_hour,
-    )
-    slopes = sensitivities(proposal.case, proposal.padded, model=model)
-    bound = binding(proposal.case, proposal.padded, model=model)
-    status = PlanStatus.VERIFIED if met else PlanStatus.REFUSED if simulate else PlanStatus.UNVERIFIED
+    bound = binding(proposal.case, proposal.padded, model=problem.model)
+    slopes = sensitivities(proposal.case, proposal.padded, model=problem.model)
     return Plan(
-        status=status,
+        status=PlanStatus.VERIFIED if met else PlanStatus.REFUSED if simulate else PlanStatus.UNVERIFIED,
         problem=problem,
         seed=seed,
         design=proposal.design,
         analytic=proposal.analytic,
         usd_per_hour=proposal.usd_per_hour,
         verification=chosen.verification,
-        certificate=proof,
+        certificate=chosen.certificate,
         sensitivities=slopes.of_pools(proposal.pools),
         binding=tuple(bound[p] for p in proposal.pools),
         rounds=rounds,
@@ -223,8 +238,8 @@ def _no_split() -> Reason:
     return Reason(Infeasible.SPLIT, Infeasible.SPLIT.value)
 
 
-def _key(design: FleetDesign) -> tuple[float, ...]:
-    return (*design.replicas.tolist(), *design.upper_tokens.tolist(), *map(hash, design.profile.name))
+def _key(design: FleetDesign) -> tuple[object, ...]:
+    return (*design.replicas.tolist(), *design.upper_tokens.tolist(), *design.profile.name)
 
 
 def _words(design: FleetDesign) -> str:

@@ -91,6 +91,16 @@ class PlanProblem:
         return longest if self.max_context is None else float(self.max_context)
 
     @property
+    def longest_request(self) -> float:
+        """Longest request that occurs and is accepted, tokens."""
+        totals = np.asarray(self.limited.total_tokens)
+        return float(totals[totals <= self.context].max())
+
+    def fits(self, profile: Profile) -> bool:
+        """Whether the KV cache of one replica holds every accepted request."""
+        return self.longest_request <= float(profile.kv_tokens)
+
+    @property
     def rejected_share(self) -> float:
         """Share of requests above `context` that the policy rejects."""
         return self.limited.share_above(self.context)

@@ -10,15 +10,15 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from optim._compile import jit_once
+from optim._compile import program
 from optim.cases import Case
 from optim.transforms import start_coordinates, thresholds
 
 Scalar = Float[Array, ""]
 
-NUM_STARTS = 16
-NUM_STEPS = 60
-LEARNING_RATE = 0.08
+NUM_STARTS = 8
+NUM_STEPS = 40
+LEARNING_RATE = 0.15
 KNOTS = 192
 """Lengths at which the relaxed length law bends: its density, averaged over 5 % of length, drives the gradient."""
 
@@ -32,7 +32,7 @@ def _objective(coordinates: Float[Array, " cuts"], case: Case, model: str) -> tu
     return jnp.log(case.relaxed_usd_per_hour(size) + 1e-9) + _INFEASIBLE_WEIGHT * out_of_reach, upper
 
 
-@jit_once
+@program
 def smooth(case: Case) -> Case:
     """The case with coarse tables, whose shape no longer depends on the trace."""
     return eqx.tree_at(lambda c: c.tables, case, case.tables.coarsened(KNOTS))
@@ -61,7 +61,7 @@ def descend(starts: Float[Array, "starts cuts"], case: Case, model: str) -> tupl
     return jax.vmap(run)(starts)
 
 
-_descend = jit_once(descend)
+_descend = program(descend)
 
 
 def relax(case: Case, *, model: str) -> tuple[Float[Array, " starts"], Float[Array, "starts pools"]]:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from rich import box
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +18,7 @@ from des import Estimate, PoolResult, Sample
 from jaxsim.evaluate import Metrics
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
+from optim.binding import Binding
 from optim.build import Inputs, PlanRequest
 from optim.documents import plan_warnings
 from optim.plan import Plan, PlanStatus
@@ -33,8 +33,8 @@ def plan_report(plan: Plan, request: PlanRequest, inputs: Inputs) -> Group:
     parts: list[RenderableType] = [verdict(plan), ""]
     if plan.design is not None and plan.analytic is not None:
         results = None if plan.verification is None else plan.verification.result.pools
-        parts += [pools_table(plan.design, plan.analytic, results, _binding(plan)), ""]
-        parts += [*_proof(plan), "", *_sensitivities(plan), ""]
+        parts += [pools_table(plan.design, plan.analytic, results), ""]
+        parts += [*_proof(plan), *_binding(plan), "", *_sensitivities(plan), ""]
     if len(plan.rounds) > 1 or plan.status is PlanStatus.REFUSED:
         parts += [_rounds(plan), ""]
     parts += [inputs_table(inputs), ""]
@@ -71,15 +71,13 @@ def slo_sentence(who: str, ttft: str, tpot: str, slo: SLO | None) -> str:
     return f"{who} P99 TTFT {ttft} ms ({ttft_slo}), P99 TPOT {tpot} ms ({tpot_slo})"
 
 
-def pools_table(
-    design: FleetDesign, metrics: Metrics, results: Sequence[PoolResult] | None, binding: Sequence[str] = ()
-) -> Table:
+def pools_table(design: FleetDesign, metrics: Metrics, results: Sequence[PoolResult] | None) -> Table:
     """Figures down, pools across."""
     pools, count = metrics.pools, design.num_pools
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     for p in range(count):
-        table.add_column(f"pool {p + 1}", justify="right")
+        table.add_column(f"pool {p}", justify="right")
     table.add_column("fleet", justify="right")
 
     def row(title: str, values: Iterable[str], whole_fleet: str = "") -> None:
@@ -122,17 +120,11 @@ def pools_table(
         map(usd, each(pools.usd_per_million_output_tokens)),
         usd(metrics.usd_per_million_output_tokens),
     )
-    if binding:
-        row("one replica less and", binding)
     return table
 
 
 def _p99(sample: Sample) -> Estimate | None:
     return sample.quantile(0.99) if sample.n else None
-
-
-def _binding(plan: Plan) -> list[str]:
-    return [bound.value for bound in plan.binding]
 
 
 def _proof(plan: Plan) -> list[RenderableType]:
@@ -149,6 +141,18 @@ def _proof(plan: Plan) -> list[RenderableType]:
     ]
 
 
+def _binding(plan: Plan) -> list[RenderableType]:
+    many = len(plan.binding) > 1
+    return [
+        Text(f"Binding{f' in pool {p}' if many else ''}: {_held(bound)} ({bound.name.lower()}).")
+        for p, bound in enumerate(plan.binding)
+    ]
+
+
+def _held(bound: Binding) -> str:
+    return bound.value if bound is Binding.ONE_REPLICA else f"with one replica less {bound.value}"
+
+
 def _sensitivities(plan: Plan) -> list[RenderableType]:
     slopes = plan.sensitivities
     if slopes is None:
@@ -161,7 +165,7 @@ def _sensitivities(plan: Plan) -> list[RenderableType]:
     ]
     each = zip(slopes.ttft_p99_ms_per_replica, slopes.tpot_p99_ms_per_replica, strict=True)
     lines += [
-        f"one replica more in pool {p + 1}: P99 TTFT {_signed(ttft)} ms, P99 TPOT {_signed(tpot)} ms (slope here)"
+        f"one replica more in pool {p}: P99 TTFT {_signed(ttft)} ms, P99 TPOT {_signed(tpot)} ms (slope here)"
         for p, (ttft, tpot) in enumerate(each)
     ]
     return list(bullets("Next knob (derivatives of the model; replicas as real numbers)", lines))
@@ -205,7 +209,7 @@ def _shown(value: object) -> str:
     if value is None:
         return "none"
     if isinstance(value, list):
-        return ", ".join(map(str, value))
+        return ", ".join(map(_shown, value))
     if isinstance(value, int | float) and not isinstance(value, bool):
         return given(value) if math.isfinite(value) else str(value)
     return "yes" if value is True else "no" if value is False else str(value)
@@ -224,7 +228,10 @@ def bullets(title: str, lines: Sequence[str]) -> list[RenderableType]:
     """A title and its lines; nothing without lines."""
     if not lines:
         return []
-    return [Text(f"{title}:"), *(Padding(Text(f"- {line}"), (0, 0, 0, 2)) for line in lines)]
+    listed = Table.grid(padding=(0, 1))
+    for line in lines:
+        listed.add_row(" -", line)
+    return [Text(f"{title}:"), listed]
 
 
 def _workload_notes(plan: Plan) -> list[str]:

@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsim.evaluate import PoolDemand, pool_demands
-from optim._compile import jit_once
+from optim._compile import program
 from optim.cases import Case
 from optim.sizing import Targets, excess, whole_replicas
 
 _LOCAL_OPTIMA = 3
-_BOX = {1: 1, 2: 97, 3: 81, 4: 125, 5: 81, 6: 243}
+_BOX = {1: 1, 2: 33, 3: 81, 4: 125, 5: 81, 6: 243}
 """Candidates around a relaxed optimum, by pools; for two pools a window of sizes, beyond that the +-1 box or more."""
-_GRID = 1024
+_GRID = 256
 """Designs at which the certificate evaluates the relaxation."""
 _BISECTIONS = 24
 
@@ -48,7 +48,7 @@ class Certificate:
     method: str
 
 
-@jit_once
+@program
 def _exact_sizes(case: Case, upper: jax.Array, *, model: str, relaxed: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Replicas, feasibility and relaxed price of a batch of thresholds."""
     size = jax.vmap(lambda u: case.sizes(u, model=model, relaxed=relaxed))(upper)
@@ -56,7 +56,7 @@ def _exact_sizes(case: Case, upper: jax.Array, *, model: str, relaxed: bool) -> 
     return size.replicas, size.feasible, price
 
 
-@jit_once
+@program
 def _excess(case: Case, upper: jax.Array, replicas: jax.Array, *, model: str) -> jax.Array:
     """Largest log-tail excess of each pool of a batch of whole designs; -inf for empty pools, inf in overload."""
 

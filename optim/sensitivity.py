@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxsim.evaluate import metrics, pool_laws
 from jaxsim.fleet import FleetDesign
-from optim._compile import jit_once
+from optim._compile import program
 from optim.relax import Case
 
 
@@ -40,7 +40,7 @@ class Sensitivities:
         )
 
 
-@jit_once
+@program
 def _cost_slopes(case: Case, upper: jax.Array, *, model: str) -> jax.Array:
     """Forward mode: three directions, one program."""
 
@@ -61,7 +61,7 @@ def _cost_slopes(case: Case, upper: jax.Array, *, model: str) -> jax.Array:
     return jax.vmap(along)(jnp.eye(3))
 
 
-@jit_once
+@program
 def _latency_slopes(case: Case, design: FleetDesign, *, model: str) -> tuple[jax.Array, jax.Array]:
     """d P99 / d replicas of each pool: a pool's P99 depends on its own replicas only."""
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsim._checks import require_positive, require_x64
+from optim._compile import program
 from optim.cases import Case, cases
 from optim.problem import PlanProblem
 from optim.relax import descend, smooth
@@ -100,7 +101,7 @@ def whatif(
     )
 
 
-@eqx.filter_jit
+@program(fast=False)
 def _solve(case: Case, smoothed: Case, rows: jax.Array, model: str) -> tuple[jax.Array, ...]:
     """Whole cost, relaxed cost, replicas and thresholds of each row (rate, TTFT, TPOT); inf where infeasible."""
     starts = jnp.asarray(start_coordinates(NUM_STARTS, case.num_pools))

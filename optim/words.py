@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -57,8 +58,10 @@ def usd(value: Any) -> str:
 
 
 def percent(share: Any) -> str:
-    """A share as a percentage."""
+    """A share as a percentage; 100 % is all of them, not nearly all."""
     figure = float(share) * 100
+    if 99 < figure < 100:
+        return f"{100 - float(f'{100 - figure:.2g}'):.10g} %"
     return "0 %" if figure == 0 else f"{figure:.3g} %"
 
 
@@ -70,6 +73,13 @@ def fleet(design: FleetDesign) -> str:
         return f"{counts[0]:.0f} x {names[0]}, one pool to {whole(uppers[0])} tokens"
     parts = [f"{n:.0f} x {name} to {whole(upper)} tokens" for n, name, upper in zip(counts, names, uppers, strict=True)]
     return " + ".join(parts)
+
+
+def compact(names: Sequence[str], counts: Sequence[float]) -> str:
+    """Replicas of each pool without their ranges: 1 + 2 x h100-80gb."""
+    if len(set(names)) == 1:
+        return f"{' + '.join(f'{n:.0f}' for n in counts)} x {names[0]}"
+    return " + ".join(f"{n:.0f} x {name}" for n, name in zip(counts, names, strict=True))
 
 
 def ranges(design: FleetDesign) -> list[str]:

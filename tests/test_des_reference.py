@@ -1,7 +1,7 @@
 """The event engine against a slow and obvious simulator that runs every step of every replica, token by token.
 
-The stepper knows nothing of the engine's laws as series of work: it looks at what each request holds in each step
-and adds up the step time from the law's own words.
+The stepper knows nothing of the engine's laws as series of work: it looks at what each request holds in each
+step and adds up the step time from the law's own words.
 """
 
 import math

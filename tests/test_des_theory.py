@@ -59,9 +59,7 @@ def test_one_server_is_pollaczek_khinchine(law, rho):
 def test_many_servers_equal_the_exact_tables(shared_data, servers, law, rho):
     """M/M/c in closed form and M/D/c by Wiener-Hopf: mean, P95, P99 of the wait and the chance of one."""
     table = read(shared_data / "theory" / "mgc_exact_table.csv")
-    row = next(
-        r for r in table if int(r["c"]) == servers and float(r["rho"]) == rho and r["dist"] == law
-    )
+    row = next(r for r in table if int(r["c"]) == servers and float(r["rho"]) == rho and r["dist"] == law)
     waits = des.simulate_slots(LAWS[law], rho * servers, num_servers=servers, num_requests=1_600_000, seed=11)
     chance = Sample(tuple((g > 0) * 1.0 for g in waits.groups)).mean(confidence=0.999)
     assert chance.low <= float(row["PW"]) <= chance.high
@@ -117,9 +115,7 @@ def check_figures(row, runs, weight_of_steps):
     names = [f"{m}{q}" for m in ("wait", "ttft", "tpot") for q in (50, 95, 99)] + ["wait_mean", "e2e_mean"]
     for name in names:
         metric = name.rstrip("0123456789").removesuffix("_mean")
-        ours = (
-            samples[metric].mean() if name.endswith("mean") else samples[metric].quantile(int(name[-2:]) / 100)
-        )
+        ours = samples[metric].mean() if name.endswith("mean") else samples[metric].quantile(int(name[-2:]) / 100)
         theirs, half = float(row[f"sim_{name}"]), float(row[f"ci_{name}"])
         allowed = 1.8 * (half + 0.5 * (ours.high - ours.low)) + 1e-4 * theirs
         assert abs(ours.value - theirs) <= allowed, f"{name}: {ours} against {theirs} +- {half}"
@@ -150,9 +146,7 @@ def test_traces_equal_the_reference_values(shared_data, trace, slots, rho):
     polars = pytest.importorskip("polars")
     rows = read(shared_data / "theory" / "stepq_reference_values.csv")
     row = next(
-        r
-        for r in rows
-        if r["marks"] == f"{trace}/H100" and int(r["N"]) == slots and abs(float(r["rho"]) - rho) < 0.06
+        r for r in rows if r["marks"] == f"{trace}/H100" and int(r["N"]) == slots and abs(float(r["rho"]) - rho) < 0.06
     )
     lengths = polars.read_parquet(shared_data / "data" / "traces" / f"{trace}.parquet")
     inputs, outputs = (np.maximum(lengths[c].to_numpy(), 1.0) for c in ("input_tokens", "output_tokens"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -98,13 +98,20 @@ def _one_line(text: str) -> str:
 
 def show(*parts: RenderableType) -> None:
     """Print for people; at least 100 columns where nobody's terminal says otherwise."""
-    page_console().print(*parts, sep="\n")
+    if sys.stdout.isatty():
+        Console(**_PLAIN).print(*parts, sep="\n")
+    else:
+        typer.echo(page(*parts), nl=False)
 
 
-def page_console(**options: Any) -> Console:
-    """A console that takes text as it is."""
-    width = None if sys.stdout.isatty() else max(PIPED_WIDTH, int(os.environ.get("COLUMNS", "0") or 0))
-    return Console(highlight=False, markup=False, emoji=False, width=width, **options)
+_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+
+
+def page(*parts: RenderableType) -> str:
+    """Plain text, `PIPED_WIDTH` columns wide, no blanks at line ends."""
+    text = io.StringIO()
+    Console(file=text, width=PIPED_WIDTH, **_PLAIN).print(*parts, sep="\n")
+    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 
 def show_json(text: str) -> None:
@@ -193,5 +200,4 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def write_report(path: Path, report: RenderableType) -> None:
     """The page as plain text."""
-    with path.open("w", encoding="utf-8") as file:
-        Console(file=file, width=PIPED_WIDTH, highlight=False, markup=False, emoji=False).print(report)
+    path.write_text(page(report), encoding="utf-8")

@@ -123,7 +123,7 @@ def _write_details(folder: Path, found: Plan, document: Document) -> None:
 
 
 def _pool_row(document: Document, p: int) -> dict[str, Any]:
-    row = {"pool": p + 1, **document["design"]["pools"][p], **document["analytic"]["pools"][p]}
+    row = {"pool": p, **document["design"]["pools"][p], **document["analytic"]["pools"][p]}
     row["binding_constraint"] = row["binding_constraint"].name.lower()
     if document["verification"] is not None:
         simulated = document["verification"]["pools"][p]

@@ -1,0 +1,267 @@
+"""Speed of the models and of the simulator, beside the nearest published tool on the same machine in the same run.
+
+Run ``python benchmarks/speed.py`` (about two minutes; ``--json`` for one object a line, ``--quick`` for seconds).
+The peer, vllm-sr-sim, is installed into an environment of its own and timed there. Where it cannot be had, its
+recorded figures stand in, and the first row says so.
+
+Rates are work over the least wall time of several repetitions, on all cores that the library itself uses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from _report import Row, at_least, fastest_s, progress, report
+
+import des
+import jaxsim
+import optim
+from jaxsim.evaluate import metrics, pool_laws
+from jaxsim.queueing import erlang_c
+from optim.cases import Case, cases
+
+REPOSITORY = Path(__file__).parent.parent
+PEER_ENVIRONMENT = REPOSITORY / ".venv-peer"
+PEER_PACKAGE = "vllm-sr-sim==0.1.0.dev20260713123629"
+PEER_TIME_LIMIT_S = 90.0
+
+RECORDED = {
+    "designs_per_s": {"20": 53.0, "200": 38.0, "2000": 11.0},
+    "erlang_c_per_s": {"100": 16_700.0, "1000": 1_590.0, "10000": 154.0, "100000": 10.6},
+    "requests_per_s": {"10": 10_900.0, "100": 1_800.0, "1000": 190.0},
+}
+"""The peer on two shared cores, recorded when this benchmark was written."""
+
+GRADIENT_TARGET = 50_000.0
+ONE_REPLICA_TARGET = 2_000_000.0
+FLEET_TARGET = 1_000_000.0
+
+CONTEXT = 8192.0
+RATES = (20.0, 200.0, 2000.0)
+UTILIZATION = 0.75
+
+
+class Effort(NamedTuple):
+    """How much of everything to do."""
+
+    models: tuple[str, ...]
+    rates: tuple[float, ...]
+    batch: dict[str, int]
+    servers: tuple[int, ...]
+    erlang_batch: int
+    requests: dict[int, int]
+    repeats_s: float
+
+
+FULL = Effort(
+    models=("kimura", "step"),
+    rates=RATES,
+    batch={"kimura": 8192, "step": 512},
+    servers=(100, 1_000, 10_000, 100_000),
+    erlang_batch=65_536,
+    requests={1: 1_000_000, 10: 1_000_000, 100: 2_000_000, 1000: 4_000_000},
+    repeats_s=1.0,
+)
+QUICK = Effort(
+    models=("kimura",),
+    rates=(200.0,),
+    batch={"kimura": 256},
+    servers=(100,),
+    erlang_batch=256,
+    requests={1: 20_000, 10: 20_000},
+    repeats_s=0.0,
+)
+
+
+def evaluated(point: jax.Array, case: Case, model: str) -> tuple[jax.Array, jax.Array]:
+    """P99 TTFT, P99 TPOT and cost of a two-pool design; a point is (threshold, replicas, replicas)."""
+    upper = jnp.stack([point[0], case.longest])
+    m = metrics(pool_laws(case.design(point[1:], upper), case.tables, case.rate, model=model, relaxed=True))
+    figures = jnp.stack([m.ttft_p99_s, m.tpot_p99_s, m.usd_per_hour])
+    return jnp.log(figures).sum(), figures
+
+
+def sized(point: jax.Array, case: Case, model: str) -> tuple[jax.Array, jax.Array]:
+    """Replicas that the SLO needs at a threshold, and their cost: what the peer's figure includes."""
+    size = case.sizes(jnp.stack([point[0], case.longest]), model=model, relaxed=True)
+    return jnp.log(case.relaxed_usd_per_hour(size)), size.replicas
+
+
+JOBS = {"evaluated": evaluated, "sized": sized}
+
+
+def batched(job: Any, *, gradient: bool) -> Any:
+    """The job over many points in one compiled call, with or without its gradient in every point."""
+    one = jax.value_and_grad(job, has_aux=True) if gradient else job
+    return eqx.filter_jit(lambda points, case, model: jax.vmap(lambda p: one(p, case, model))(points))
+
+
+def points(case: Case, model: str, number: int) -> jax.Array:
+    """Thresholds over the range of lengths, with replicas that are 50 to 80 % used."""
+    random = np.random.default_rng(0)
+    cuts = jnp.asarray(random.uniform(256.0, 7168.0, number))
+
+    def load(cut: jax.Array) -> jax.Array:
+        one_each = case.design(jnp.ones(2), jnp.stack([cut, case.longest]))
+        return pool_laws(one_each, case.tables, case.rate, model=model, relaxed=True).utilization
+
+    loads = eqx.filter_jit(lambda cuts: jax.vmap(load)(cuts))(cuts)
+    replicas = loads / jnp.asarray(random.uniform(0.5, 0.8, (number, 2)))
+    return jnp.concatenate([cuts[:, None], replicas], axis=1)
+
+
+def timed(job: Any, *, budget_s: float) -> float:
+    """Seconds of one call of a compiled job."""
+    result = jax.block_until_ready(job())
+    if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(result)):
+        raise RuntimeError("a timed job gave a figure or gradient that is not finite")
+    return fastest_s(lambda: jax.block_until_ready(job()), perf_counter, budget_s=budget_s)
+
+
+def designs(effort: Effort, peer: dict[str, Any]) -> Iterator[Row]:
+    """Two-pool designs per second on the azure lengths and the peer's hardware."""
+    workload, hardware = jaxsim.workload("azure"), jaxsim.profile("a100-80gb")
+    for model in effort.models:
+        problem = optim.PlanProblem(
+            workload=workload,
+            rate=RATES[0],
+            profiles=(hardware,),
+            slo=optim.SLO(ttft_p99_s=0.5),
+            max_context=CONTEXT,
+            model=model,
+        )
+        ((_, case),) = cases(problem, num_pools=2)
+        number = effort.batch[model]
+        for (name, job), gradient in [(item, g) for item in JOBS.items() for g in (False, True)]:
+            progress(f"designs: {model}, {name}{' with gradients' if gradient else ''}")
+            compiled = batched(job, gradient=gradient)
+            for rate in effort.rates:
+                at_rate = eqx.tree_at(lambda c: c.rate, case, jnp.asarray(rate))
+                batch = points(at_rate, model, number)
+                seconds = timed(partial(compiled, batch, at_rate, model), budget_s=effort.repeats_s)
+                figure = f"designs.{model}.{name}{'.with_gradient' if gradient else ''}.rate_{rate:g}"
+                target = GRADIENT_TARGET if gradient and model == "kimura" else None
+                yield at_least(figure, number / seconds, "designs/s", target)
+                yield Row(f"{figure}.over_peer", number / seconds / peer["designs_per_s"][f"{rate:g}"], "ratio")
+
+
+def python_recursion(servers: int, load: float) -> float:
+    """Erlang C by the textbook recursion, the plain way to compute it."""
+    b = 1.0
+    for k in range(1, servers + 1):
+        b = load * b / (k + load * b)
+    return b / (1.0 - load / servers * (1.0 - b))
+
+
+def erlang(effort: Effort, peer: dict[str, Any]) -> Iterator[Row]:
+    """Erlang C values per second, each with its gradient in servers and load."""
+    job = jax.jit(jax.vmap(jax.value_and_grad(erlang_c, argnums=(0, 1))))
+    random = np.random.default_rng(0)
+    for servers in effort.servers:
+        progress(f"Erlang C: {servers:,} servers")
+        c = jnp.asarray(servers * random.uniform(0.9, 1.1, effort.erlang_batch))
+        load = c * jnp.asarray(random.uniform(0.7, 0.99, effort.erlang_batch))
+        speed = effort.erlang_batch / timed(partial(job, c, load), budget_s=effort.repeats_s)
+        plain = 1.0 / fastest_s(partial(python_recursion, servers, 0.9 * servers), perf_counter, budget_s=0.1)
+        name = f"erlang_c.with_gradient.servers_{servers}"
+        yield Row(name, speed, "values/s")
+        yield Row(f"{name}.over_python_recursion", speed / plain, "ratio")
+        yield Row(f"{name}.over_peer", speed / peer["erlang_c_per_s"][str(servers)], "ratio")
+
+
+def requests(effort: Effort, peer: dict[str, Any]) -> Iterator[Row]:
+    """Requests per second of the simulator, arrivals drawn and every step of every engine included."""
+    workload, hardware = jaxsim.workload("azure-conversation"), jaxsim.profile("h100-80gb")
+    longest = float(np.max(workload.total_tokens))
+    per_rate = float(jaxsim.evaluate.evaluate(_fleet(hardware, 1, longest), workload, 1.0).utilization)
+    des.simulate(_fleet(hardware, 2, longest), workload, rate=1.0, num_requests=1000)  # compiles
+    for replicas, number in effort.requests.items():
+        progress(f"simulator: {replicas:,} replicas")
+        fleet, rate = _fleet(hardware, replicas, longest), UTILIZATION * replicas / per_rate
+        run = partial(des.simulate, fleet, workload, rate=rate, num_requests=number, replications=os.cpu_count())
+        speed = number / fastest_s(run, perf_counter, budget_s=2.0 * effort.repeats_s, at_least=2)
+        name = f"simulator.replicas_{replicas}"
+        yield at_least(name, speed, "requests/s", {1: ONE_REPLICA_TARGET, 1000: FLEET_TARGET}.get(replicas))
+        if str(replicas) in peer["requests_per_s"]:
+            yield Row(f"{name}.over_peer", speed / peer["requests_per_s"][str(replicas)], "ratio")
+
+
+def _fleet(hardware: jaxsim.Profile, replicas: int, longest: float) -> jaxsim.FleetDesign:
+    return jaxsim.FleetDesign.of(hardware, [replicas], [longest])
+
+
+def measured_peer() -> dict[str, Any] | None:
+    """The peer's figures on this machine now, or None where it cannot be installed or run."""
+    python = PEER_ENVIRONMENT / ("Scripts" if os.name == "nt" else "bin") / "python"
+    probe = Path(__file__).with_name("peer_probe.py")
+    run = partial(subprocess.run, check=True, timeout=PEER_TIME_LIMIT_S, stdout=subprocess.PIPE)
+    try:
+        if not python.exists():
+            progress(f"peer: installing {PEER_PACKAGE} into {PEER_ENVIRONMENT.name}")
+            venv.create(PEER_ENVIRONMENT, with_pip=True, symlinks=os.name != "nt")
+        quiet = ("--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "15")
+        run([python, "-m", "pip", "install", *quiet, PEER_PACKAGE])
+        progress("peer: measuring")
+        return json.loads(run([python, probe]).stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        progress(f"peer: not measured ({type(error).__name__})")
+        return None
+
+
+def peer_rows(peer: dict[str, Any], *, measured: bool) -> Iterator[Row]:
+    """What the ratios are taken against."""
+    yield Row("peer.measured_in_this_run", float(measured), "1 = yes, 0 = recorded figures")
+    units = {"designs_per_s": "designs/s", "erlang_c_per_s": "values/s", "requests_per_s": "requests/s"}
+    keys = {"designs_per_s": "rate", "erlang_c_per_s": "servers", "requests_per_s": "replicas"}
+    for job, unit in units.items():
+        for size, speed in peer[job].items():
+            yield Row(f"peer.{job.removesuffix('_per_s')}.{keys[job]}_{size}", speed, unit)
+
+
+def rows(effort: Effort, *, measure_peer: bool) -> Iterator[Row]:
+    """Every figure."""
+    measured = measured_peer() if measure_peer else None
+    peer = measured or RECORDED
+    yield from peer_rows(peer, measured=measured is not None)
+    yield from designs(effort, peer)
+    yield from erlang(effort, peer)
+    yield from requests(effort, peer)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="one JSON object a line: name, value, unit, target, ok")
+    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes: a smoke test, not a measure")
+    parser.add_argument("--no-peer", action="store_true", help="do not install and time the peer; use recorded figures")
+    options = parser.parse_args()
+    jax.config.update("jax_enable_x64", True)
+    notes = [
+        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, JAX {jax.__version__}, "
+        f"{jax.devices()[0].platform}",
+        "evaluated: P99 TTFT, P99 TPOT and cost of a given two-pool design; sized: the replicas that the SLO needs "
+        "at a threshold, and their cost (what the peer does). Gradients in threshold and replicas.",
+        "peer: vllm-sr-sim, no gradients; A100-80GB, its azure lengths",
+    ]
+    effort = QUICK if options.quick else FULL
+    found = rows(effort, measure_peer=not (options.quick or options.no_peer))
+    report(found, as_json=options.json, title="Speed", notes=notes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""The command line: `fleetgrad COMMAND`. Commands are in `optim.commands`; importing this does no computation."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from optim.commands.pareto import pareto
+from optim.commands.plan import plan
+from optim.commands.profiles import profiles
+from optim.commands.simulate import simulate
+from optim.commands.trace import trace
+from optim.commands.whatif import whatif
+
+app = typer.Typer(
+    name="fleetgrad",
+    help="Plan GPU fleets for LLM inference: differentiable queueing models, checked by simulation.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for command in (plan, simulate, whatif, pareto, trace, profiles):
+    app.command()(command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fleetgrad {version('fleetgrad')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Plan GPU fleets for LLM inference: differentiable queueing models, checked by simulation."""
+
+
+def cache_folder() -> Path:
+    """Where compiled programs are kept between runs."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "fleetgrad" / "jax"
+
+
+def prepare_jax() -> None:
+    """float64, and compiled programs kept on disk so that a later run skips compilation."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def main() -> None:
+    """The entry point."""
+    prepare_jax()
+    app()

@@ -1,0 +1,97 @@
+"""`fleetgrad whatif`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from optim.commands import _common as common
+from optim.commands._common import Exit
+
+MAX_POINTS = 100_000
+
+Rates = Annotated[str | None, typer.Option("--rate", help="Requests per second: 50,100,200 or start:stop:step.")]
+Ttfts = Annotated[str | None, typer.Option("--ttft-p99-ms", help="Objectives on P99 time to first token, likewise.")]
+Tpots = Annotated[str | None, typer.Option("--tpot-p99-ms", help="Objectives on P99 time per output token, likewise.")]
+
+
+def whatif(
+    file: common.File = None,
+    rate: Rates = None,
+    ttft_p99_ms: Ttfts = None,
+    tpot_p99_ms: Tpots = None,
+    workload: common.WorkloadName = None,
+    trace: common.TracePath = None,
+    cdf: common.CdfPath = None,
+    output_share: common.OutputShare = None,
+    columns: common.Map = None,
+    time_unit: common.TimeUnit = None,
+    failed: common.Failed = None,
+    profile: common.Profiles = None,
+    max_pools: common.MaxPools = None,
+    max_context: common.MaxContext = None,
+    long_requests: common.LongRequests = None,
+    model: common.Model = None,
+    as_json: common.AsJson = False,
+    out: common.Out = None,
+) -> None:
+    """The least-cost fleet for every combination of rates and objectives, by the model, in one batch."""
+    parameters = dict(locals())
+    names = ("rate", "ttft_p99_ms", "tpot_p99_ms")
+    grids = {name: common.grid(f"--{name.replace('_', '-')}", parameters[name]) for name in names}
+    first = {name: None if values is None else values[0] for name, values in grids.items()}
+    flags = common.flags({**parameters, **first})
+    _check_size(grids)
+
+    import numpy as np
+
+    from optim.config import read_settings
+
+    with common.clean_errors():
+        settings = read_settings(file, flags)
+    folder = common.folder(out)
+
+    from optim.build import plan_request
+    from optim.documents import to_json, whatif_document
+    from optim.tables import whatif_report
+    from optim.whatif import whatif as solve
+
+    with common.clean_errors():
+        request = plan_request(settings)
+    inputs = {**request.inputs}
+    axes: list[Any] = []
+    for at, (name, unit) in enumerate(zip(names, (1.0, 1e3, 1e3), strict=True)):
+        key, values = "rate_rps" if name == "rate" else name, grids[name]
+        if values is not None:
+            inputs[key] = type(inputs[key])(values, inputs[key].source)
+        shape = [1, 1, 1]
+        shape[at] = -1
+        axes.append(None if values is None else np.reshape(np.asarray(values) / unit, shape))
+    with common.progress("solving") as told, common.clean_errors():
+        answers = solve(request.problem, rate=axes[0], ttft_p99_s=axes[1], tpot_p99_s=axes[2], progress=told)
+    document = whatif_document(answers, request, inputs)
+    report = whatif_report(document, request, inputs)
+    if folder is not None:
+        common.write_report(folder / "report.txt", report)
+        (folder / "whatif.json").write_text(to_json(document) + "\n", encoding="utf-8")
+        common.write_csv(folder / "whatif.csv", [_row(point) for point in document["points"]])
+    if as_json:
+        common.show_json(to_json(document))
+    else:
+        common.show(report)
+    if document["status"] == "infeasible":
+        raise typer.Exit(Exit.INFEASIBLE)
+
+
+def _check_size(grids: dict[str, list[float] | None]) -> None:
+    size = 1
+    for values in grids.values():
+        size *= 1 if values is None else len(values)
+    if size > MAX_POINTS:
+        common.fail(f"the grid must have at most {MAX_POINTS:,} points, got {size:,}; take larger steps")
+
+
+def _row(point: dict[str, Any]) -> dict[str, Any]:
+    pools = " + ".join(f"{p['replicas']} x {p['profile']} to {p['upper_tokens']:.0f}" for p in point["pools"])
+    return {**point, "pools": pools}

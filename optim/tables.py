@@ -1,0 +1,209 @@
+"""What people read of a simulation, a sweep, a grid, a trace and the presets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from des import SimulationResult
+from jaxsim.evaluate import Metrics
+from jaxsim.profiles import Profile
+from jaxsim.trace_stats import LengthSummary, TraceStatistics
+from optim.build import FleetRequest, Inputs, PlanRequest
+from optim.documents import Document, distinct_profiles, profile_warnings
+from optim.pareto import ParetoFront
+from optim.profile_file import NUMBERS
+from optim.report import bullets, inputs_table, pools_table, slo_sentence, sources
+from optim.words import compact, fleet, given, interval, ms, number, percent, usd, whole
+
+
+def table(*columns: str, title: str | None = None, left: Sequence[str] = ()) -> Table:
+    """A plain table whose columns are right-aligned unless named in `left`."""
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        made.add_column(column, justify="left" if column in left else "right")
+    return made
+
+
+def simulation_report(
+    request: FleetRequest, result: SimulationResult, inputs: Inputs, analytic: Metrics, slo_met: bool | None
+) -> Group:
+    """A simulated fleet as a page."""
+    design = request.design
+    parts: list[RenderableType] = [_simulated(request, result, slo_met), ""]
+    parts += [pools_table(design, analytic, result.pools), "", _latencies(result), ""]
+    parts += [inputs_table(inputs), ""]
+    profiles = distinct_profiles(design)
+    workload = request.workload
+    notes = [*request.notes, *(profile_warnings(profiles) if request.model == "step" else []), *result.warnings]
+    notes += [f"workload {workload.name}: {workload.source}", *(f"workload: {note}" for note in workload.notes)]
+    if result.undefined_tpot:
+        notes.append(f"{result.undefined_tpot:,} requests with one output token have no TPOT and are left out of it")
+    return Group(*parts, *sources(profiles), *bullets("Notes", notes))
+
+
+def _simulated(request: FleetRequest, result: SimulationResult, slo_met: bool | None) -> Text:
+    what = f"{fleet(request.design)} at {number(result.rate)} req/s: {usd(request.design.usd_per_hour)}/h."
+    ttft = interval(result.ttft.quantile(0.99))
+    tpot = interval(result.tpot.quantile(0.99)) if result.tpot.n else "none"
+    if result.overloaded:
+        loads = [f"pool {p.index} is offered {number(p.load)} times its capacity" for p in result.pools if p.overloaded]
+        return Text(
+            f"OVERLOADED: {what} {'; '.join(loads)}. Queues grow without end, so every latency below grows with the "
+            f"length of the run: P99 TTFT {ms(result.ttft.quantile(0.99).value)} ms after {result.num_requests:,} "
+            "requests.",
+            style="bold red",
+        )
+    said = "" if slo_met is None else ": met" if slo_met else ": NOT met"
+    style = "bold" if slo_met is None else "bold green" if slo_met else "bold red"
+    return Text(f"{what} {slo_sentence('Simulated', ttft, tpot, request.slo)}{said}.", style=style)
+
+
+def _latencies(result: SimulationResult) -> Table:
+    made = table("simulated, ms", "mean", "P50", "P95", "P99", "requests", left=("simulated, ms",))
+    samples = {
+        "wait for admission": result.wait,
+        "TTFT": result.ttft,
+        "TPOT": result.tpot,
+        "end to end": result.e2e,
+    }
+    for name, sample in samples.items():
+        if not sample.n:
+            made.add_row(name, *["none"] * 4, "0")
+            continue
+        p50, p95, p99 = (sample.quantile(q) for q in (0.5, 0.95, 0.99))
+        made.add_row(name, ms(sample.mean().value), ms(p50.value), ms(p95.value), interval(p99), f"{sample.n:,}")
+    return made
+
+
+def pareto_report(front: ParetoFront, request: PlanRequest, inputs: Inputs) -> Group:
+    """A sweep over thresholds as a page."""
+    slo = request.problem.slo
+    columns = ("fleet", "threshold", "$/h", "P99 TTFT, ms", "P99 TPOT, ms", "utilisation", "SLO", "")
+    made = table("", *columns, left=("fleet", "SLO"))
+    for k, point in enumerate(front.points):
+        figures = point.analytic
+        made.add_row(
+            "*" if k == front.recommended else "",
+            compact(point.design.profile.name, np.asarray(point.design.replicas).tolist()),
+            "none" if point.threshold is None else whole(point.threshold),
+            f"{point.usd_per_hour:,.2f}",
+            ms(figures.ttft_p99_s),
+            ms(figures.tpot_p99_s),
+            f"{float(figures.utilization):.3f}",
+            "met" if point.slo_met else "no",
+            "dominated" if point.dominated else "front",
+            style="dim" if point.dominated else "bold" if k == front.recommended else "",
+        )
+    if front.recommended is None:
+        head = Text("INFEASIBLE: no design of the sweep meets the objectives.", style="bold red")
+    else:
+        best = front.points[front.recommended]
+        figures = slo_sentence("Model's", ms(best.analytic.ttft_p99_s), ms(best.analytic.tpot_p99_s), slo)
+        head = Text(
+            f"Recommended: {fleet(best.design)}: {usd(best.usd_per_hour)}/h. {figures}; not simulated.",
+            style="bold green",
+        )
+    return Group(head, "", made, "", inputs_table(inputs), "", *_footer(request))
+
+
+def _footer(request: PlanRequest) -> list[RenderableType]:
+    problem = request.problem
+    notes = [*request.notes, *(profile_warnings(problem.profiles) if problem.model == "step" else [])]
+    notes += [f"workload {problem.workload.name}: {problem.workload.source}"]
+    return [*sources(problem.profiles), *bullets("Notes", notes)]
+
+
+def whatif_report(document: Document, request: PlanRequest, inputs: Inputs) -> Group:
+    """A grid of what-ifs as a page."""
+    made = table(
+        "req/s", "P99 TTFT, ms", "P99 TPOT, ms", "$/h", "relaxed $/h", "fleet", "total tokens to", left=("fleet",)
+    )
+    for point in document["points"]:
+        tpot = point["slo_tpot_p99_ms"]
+        pools = point["pools"]
+        engines = compact([p["profile"] for p in pools], [p["replicas"] for p in pools]) if pools else "infeasible"
+        made.add_row(
+            given(point["rate_rps"]),
+            given(round(point["slo_ttft_p99_ms"], 6)),
+            "none" if tpot is None else given(round(tpot, 6)),
+            f"{point['cost_usd_per_hour']:,.2f}" if point["feasible"] else "-",
+            f"{point['relaxed_cost_usd_per_hour']:,.2f}" if point["feasible"] else "-",
+            engines,
+            " / ".join(whole(p["upper_tokens"]) for p in pools),
+            style="" if point["feasible"] else "red",
+        )
+    feasible = sum(point["feasible"] for point in document["points"])
+    head = Text(
+        f"{len(document['points'])} what-ifs, {feasible} feasible; exact sizes by the model, not simulated.",
+        style="bold",
+    )
+    return Group(head, "", made, "", inputs_table(inputs), "", *_footer(request))
+
+
+def trace_report(name: str, statistics: TraceStatistics, notes: Sequence[str], prefix: float | None) -> Group:
+    """A trace as a page."""
+    lengths = table("tokens of a request", "mean", "P50", "P90", "P99", "max", "cv2", left=("tokens of a request",))
+    for title, summary in (
+        ("input", statistics.input_tokens),
+        ("output", statistics.output_tokens),
+        ("total", statistics.total_tokens),
+    ):
+        lengths.add_row(title, *_summary(summary))
+    facts = table("", "value", left=("", "value"))
+    for title, value in _facts(statistics, prefix).items():
+        facts.add_row(title, value)
+    count = (
+        "a law, not a list of requests" if statistics.num_requests is None else f"{statistics.num_requests:,} requests"
+    )
+    return Group(Text(f"{name}: {count}", style="bold"), "", lengths, facts, *bullets("Notes", list(notes)))
+
+
+def _summary(summary: LengthSummary) -> list[str]:
+    quantiles = (summary.p50, summary.p90, summary.p99, summary.max)
+    return [f"{summary.mean:,.1f}", *map(whole, quantiles), f"{summary.cv2:.3f}"]
+
+
+def _facts(statistics: TraceStatistics, prefix: float | None) -> dict[str, str]:
+    def or_unknown(value: float | None, show: Any = number) -> str:
+        return "unknown: no usable arrival times" if value is None else show(value)
+
+    facts = {
+        "duration, s": or_unknown(statistics.duration_s, lambda v: number(v, 5)),
+        "mean rate, req/s": or_unknown(statistics.mean_rate, lambda v: number(v, 4)),
+        "cv2 of the gaps (1 is Poisson)": or_unknown(statistics.interarrival_cv2),
+        "share of gaps that are zero": or_unknown(statistics.zero_gap_share, percent),
+    }
+    for window, value in statistics.dispersion.items():
+        title = f"dispersion of counts in {window} s (1 is Poisson)"
+        facts[title] = "unknown: too short or no arrival times" if value is None else number(value)
+    if statistics.correlation is not None:
+        facts["correlation of input and output"] = f"{statistics.correlation:.3f}"
+    facts["input share of all tokens"] = percent(statistics.input_share)
+    for tokens, share in statistics.share_above.items():
+        facts[f"requests above {tokens:,} tokens"] = percent(share)
+    if prefix is not None:
+        facts["prompt blocks seen before (infinite prefix cache)"] = percent(prefix)
+    return facts
+
+
+def profiles_report(profiles: Sequence[Profile], workloads: Sequence[Document]) -> Group:
+    """The presets with every constant, and the embedded workloads."""
+    made = table("constant", *(str(p.name) for p in profiles), title="Profiles", left=("constant",))
+    made.add_row("gpu", *(str(p.gpu) for p in profiles))
+    for name in NUMBERS:
+        made.add_row(name, *(f"{np.asarray(getattr(p, name)).item():.6g}" for p in profiles))
+    made.add_row("KV-cache tokens", *(whole(p.kv_tokens) for p in profiles))
+    listed = table(
+        "workload", "kind", "own rate, req/s", "source", title="Workloads", left=("workload", "kind", "source")
+    )
+    for entry in workloads:
+        rate = "none" if entry["rate_rps"] is None else number(entry["rate_rps"], 4)
+        listed.add_row(entry["name"], entry["kind"], rate, entry["source"])
+    return Group(made, *sources(profiles), "", listed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable
+from time import perf_counter
 from typing import NamedTuple
 
 from rich.console import Console
@@ -26,22 +27,19 @@ def at_least(name: str, value: float, unit: str, target: float | None = None) ->
     return Row(name, value, unit, target, None if target is None else bool(value >= target))
 
 
-def at_most(name: str, value: float, unit: str, target: float | None = None) -> Row:
-    """A figure that should stay below its target, if it has one."""
-    return Row(name, value, unit, target, None if target is None else bool(value <= target))
-
-
 def progress(text: str) -> None:
     """What is being done now, on stderr."""
     Console(stderr=True).print(f"[dim]{text}[/]", highlight=False)
 
 
-def report(rows: Iterable[Row], *, as_json: bool, title: str, notes: Iterable[str] = ()) -> None:
-    """Print rows. JSON lines appear one by one, each as soon as it is known; the table at the end."""
-    if as_json:
-        for row in rows:
-            print(json.dumps(row._asdict() | {"value": _strict(row.value)}), flush=True)
-        return
+def print_json(rows: Iterable[Row]) -> None:
+    """One object a line, each as soon as it is known."""
+    for row in rows:
+        print(json.dumps(row._asdict() | {"value": _strict(row.value)}), flush=True)
+
+
+def print_table(rows: Iterable[Row], *, title: str, notes: Iterable[str] = ()) -> None:
+    """The same for people."""
     table = Table(title=title, title_justify="left", caption="\n".join(notes), caption_justify="left")
     for heading in ("figure", "value", "unit", "target", "ok"):
         table.add_column(heading, justify="right" if heading in ("value", "target") else "left")
@@ -49,7 +47,7 @@ def report(rows: Iterable[Row], *, as_json: bool, title: str, notes: Iterable[st
         target = "" if row.target is None else _number(row.target)
         mark = {None: "", True: "[green]yes[/]", False: "[red]no[/]"}[row.ok]
         table.add_row(row.name, _number(row.value), row.unit, target, mark)
-    Console().print(table)
+    Console(width=max(Console().width, 120)).print(table)
 
 
 def _number(value: float) -> str:
@@ -61,11 +59,11 @@ def _strict(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def fastest_s(job: Callable[[], object], timer: Callable[[], float], *, budget_s: float, at_least: int = 3) -> float:
-    """Least wall time of `job` over repetitions: on a shared machine the least disturbed one is the fair one."""
-    start, best, runs = timer(), math.inf, 0
-    while runs < at_least or timer() - start < budget_s:
-        before = timer()
+def fastest_s(job: Callable[[], object], *, budget_s: float, runs: int = 3) -> float:
+    """Least wall time of `job` over `runs` or more repetitions: on a shared machine, the least disturbed one."""
+    start, best, done = perf_counter(), math.inf, 0
+    while done < runs or perf_counter() - start < budget_s:
+        before = perf_counter()
         job()
-        best, runs = min(best, timer() - before), runs + 1
+        best, done = min(best, perf_counter() - before), done + 1
     return best

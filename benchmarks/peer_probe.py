@@ -17,7 +17,7 @@ from fleet_sim.workload.synthetic import CdfWorkload, PoissonWorkload
 
 CONTEXT = 8192
 UTILIZATION = 0.75
-REQUESTS = {1: 40_000, 10: 15_000, 100: 2_000, 1000: 300}
+REQUESTS = {1: 40_000, 10: 15_000, 100: 2_000, 1000: 500}
 
 
 def runs_per_s(job, at_least_s=0.5):

@@ -10,23 +10,22 @@ Rates are work over the least wall time of several repetitions, on all cores tha
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
 import subprocess
-import sys
 import venv
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _report import Row, at_least, fastest_s, progress, report
+from _report import Row, at_least, fastest_s, print_json, print_table, progress
 
 import des
 import jaxsim
@@ -60,6 +59,7 @@ class Effort(NamedTuple):
     """How much of everything to do."""
 
     models: tuple[str, ...]
+    gradients: tuple[bool, ...]
     rates: tuple[float, ...]
     batch: dict[str, int]
     servers: tuple[int, ...]
@@ -70,8 +70,9 @@ class Effort(NamedTuple):
 
 FULL = Effort(
     models=("kimura", "step"),
+    gradients=(False, True),
     rates=RATES,
-    batch={"kimura": 8192, "step": 512},
+    batch={"kimura": 2048, "step": 256},
     servers=(100, 1_000, 10_000, 100_000),
     erlang_batch=65_536,
     requests={1: 1_000_000, 10: 1_000_000, 100: 2_000_000, 1000: 4_000_000},
@@ -79,6 +80,7 @@ FULL = Effort(
 )
 QUICK = Effort(
     models=("kimura",),
+    gradients=(True,),
     rates=(200.0,),
     batch={"kimura": 256},
     servers=(100,),
@@ -130,7 +132,7 @@ def timed(job: Any, *, budget_s: float) -> float:
     result = jax.block_until_ready(job())
     if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(result)):
         raise RuntimeError("a timed job gave a figure or gradient that is not finite")
-    return fastest_s(lambda: jax.block_until_ready(job()), perf_counter, budget_s=budget_s)
+    return fastest_s(lambda: jax.block_until_ready(job()), budget_s=budget_s)
 
 
 def designs(effort: Effort, peer: dict[str, Any]) -> Iterator[Row]:
@@ -147,7 +149,7 @@ def designs(effort: Effort, peer: dict[str, Any]) -> Iterator[Row]:
         )
         ((_, case),) = cases(problem, num_pools=2)
         number = effort.batch[model]
-        for (name, job), gradient in [(item, g) for item in JOBS.items() for g in (False, True)]:
+        for (name, job), gradient in itertools.product(JOBS.items(), effort.gradients):
             progress(f"designs: {model}, {name}{' with gradients' if gradient else ''}")
             compiled = batched(job, gradient=gradient)
             for rate in effort.rates:
@@ -177,7 +179,7 @@ def erlang(effort: Effort, peer: dict[str, Any]) -> Iterator[Row]:
         c = jnp.asarray(servers * random.uniform(0.9, 1.1, effort.erlang_batch))
         load = c * jnp.asarray(random.uniform(0.7, 0.99, effort.erlang_batch))
         speed = effort.erlang_batch / timed(partial(job, c, load), budget_s=effort.repeats_s)
-        plain = 1.0 / fastest_s(partial(python_recursion, servers, 0.9 * servers), perf_counter, budget_s=0.1)
+        plain = 1.0 / fastest_s(partial(python_recursion, servers, 0.9 * servers), budget_s=0.1)
         name = f"erlang_c.with_gradient.servers_{servers}"
         yield Row(name, speed, "values/s")
         yield Row(f"{name}.over_python_recursion", speed / plain, "ratio")
@@ -194,7 +196,7 @@ def requests(effort: Effort, peer: dict[str, Any]) -> Iterator[Row]:
         progress(f"simulator: {replicas:,} replicas")
         fleet, rate = _fleet(hardware, replicas, longest), UTILIZATION * replicas / per_rate
         run = partial(des.simulate, fleet, workload, rate=rate, num_requests=number, replications=os.cpu_count())
-        speed = number / fastest_s(run, perf_counter, budget_s=2.0 * effort.repeats_s, at_least=2)
+        speed = number / fastest_s(run, budget_s=2.0 * effort.repeats_s, runs=2)
         name = f"simulator.replicas_{replicas}"
         yield at_least(name, speed, "requests/s", {1: ONE_REPLICA_TARGET, 1000: FLEET_TARGET}.get(replicas))
         if str(replicas) in peer["requests_per_s"]:
@@ -260,8 +262,11 @@ def main() -> None:
     ]
     effort = QUICK if options.quick else FULL
     found = rows(effort, measure_peer=not (options.quick or options.no_peer))
-    report(found, as_json=options.json, title="Speed", notes=notes)
+    if options.json:
+        print_json(found)
+    else:
+        print_table(found, title="Speed", notes=notes)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

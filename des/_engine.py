@@ -131,8 +131,9 @@ def advance(state, rep, steps):
 
 
 @jit
-def schedule(state, r, rep):
+def schedule(state, r):
     """Find the replica's next event and tell the tree."""
+    rep = state.replicas[r]
     if rep["active"] == 0:
         set_time(state.event_s, r, np.inf)
         return
@@ -324,38 +325,34 @@ def refresh(state, rep):
 
 @jit
 def step_end(state, r):
-    """A replica reaches its next event: phases end, requests leave, others enter."""
+    """A replica reaches its next event: phases end, requests leave, others enter. Returns the change of its load."""
     rep = state.replicas[r]
     advance(state, rep, rep["next_step"] - rep["step"])
     step = rep["step"]
     left = end_prefills(state, rep, step)
     left += end_decodes(state, rep, step)
-    if left > 0:
-        change_load(state.replicas, state.pools, state.list_heads, state.list_tails, r, -left)
     if rep["first_queued"] > 0:
         admit_queued(state, rep)
     if rep["step"] > state.refresh_steps:
         refresh(state, rep)
-    schedule(state, r, rep)
+    return -left
 
 
 @jit
-def arrive(state, request):
-    """A request reaches its pool and is given to a replica."""
-    r = least_loaded(state.pools, state.list_heads, state.kinds[state.kind[request]]["pool"])
-    change_load(state.replicas, state.pools, state.list_heads, state.list_tails, r, 1)
-    state.replica[request] = r
+def arrive(state, r, request):
+    """A request reaches the replica it was given to. Returns the change of its load."""
     rep = state.replicas[r]
     now = state.arrival_s[request]
+    state.replica[request] = r
     if rep["first_queued"] > 0 or not fits(state, rep, request):
         enqueue(state, rep, request)
-        return
+        return 1
     if rep["active"] == 0:
         rep["clock_s"] = now
     elif rep["clock_s"] < now:
         advance(state, rep, steps_until(rep, now))
     admit(state, rep, request)
-    schedule(state, r, rep)
+    return 1
 
 
 @entry
@@ -365,11 +362,15 @@ def run(state):
     num_requests = state.arrival_s.size
     while True:
         r = earliest(state.event_s)
-        event = state.event_s[r + (state.event_s.size >> 1)]
-        if request < num_requests and state.arrival_s[request] < event:
-            arrive(state, request)
+        event_s = state.event_s[r + (state.event_s.size >> 1)]
+        if request < num_requests and state.arrival_s[request] < event_s:
+            r = least_loaded(state.pools, state.list_heads, state.kinds[state.kind[request]]["pool"])
+            change = arrive(state, r, request)
             request += 1
-        elif event < np.inf:
-            step_end(state, r)
+        elif event_s < np.inf:
+            change = step_end(state, r)
         else:
             return
+        if change != 0:
+            change_load(state.replicas, state.pools, state.list_heads, state.list_tails, r, change)
+        schedule(state, r)

@@ -1,4 +1,4 @@
-"""The one root finder: bisection of a decreasing function, with the derivative of the implicit function.
+"""The one root finder: a bracketed search on a decreasing function, with the derivative of the implicit function.
 
 Written here because it stands inside every quantile and every pool size: against `optimistix.root_find` with
 `Bisection` and its implicit adjoint the same program traces and compiles two to three times faster, which is most
@@ -16,23 +16,44 @@ from jaxtyping import Array, Float
 
 Scalar = Float[Array, ""]
 
-_HALVINGS = 34
+_EVALUATIONS = 20
+_SLACK = 1.0
+_TRUNCATION = 0.2
 
 
-def bisect(function: Callable[[Scalar], Scalar], lower: Scalar, upper: Scalar) -> Scalar:
-    """The x in [lower, upper] where `function` falls through 0, to 2**-34 of the bracket; no gradient.
+def bracketed_root(function: Callable[[Scalar], Scalar], lower: Scalar, upper: Scalar) -> Scalar:
+    """The x in [lower, upper] where `function` falls through 0; no gradient.
 
-    Without a change of sign, the end of the bracket that is nearer to one.
+    Twenty evaluations by the ITP method (Oliveira and Takahashi 2021): never farther from the root than
+    bisection with one evaluation less (4e-6 of the bracket), and near machine precision where the function is
+    smooth. Without a change of sign, the end of the bracket that is nearer to one.
     """
+    width = upper - lower
+    final = width * 2.0 ** -(_EVALUATIONS - 1.0)
 
-    def halve(_: int, bracket: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
-        low, high = bracket
-        middle = 0.5 * (low + high)
-        above = function(middle) > 0
-        return jnp.where(above, middle, low), jnp.where(above, high, middle)
+    def interpolate(
+        number: int, bracket: tuple[Scalar, Scalar, Scalar, Scalar]
+    ) -> tuple[Scalar, Scalar, Scalar, Scalar]:
+        low, high, at_low, at_high = bracket
+        middle, half = 0.5 * (low + high), 0.5 * (high - low)
+        secant = low + (high - low) * at_low / (at_low - at_high)
+        side = jnp.sign(middle - secant)
+        nudge = _TRUNCATION * (high - low) ** 2 / width
+        towards = jnp.where(nudge <= jnp.abs(middle - secant), secant + side * nudge, middle)
+        reach = jnp.maximum(final * 2.0 ** (_EVALUATIONS - 1.0 + _SLACK - number) / 2.0 - half, 0.0)
+        x = jnp.clip(towards, middle - reach, middle + reach)
+        value = function(x)
+        above = value > 0
+        return (
+            jnp.where(above, x, low),
+            jnp.where(above, high, x),
+            jnp.where(above, value, at_low),
+            jnp.where(above, at_high, value),
+        )
 
-    low, high = jax.lax.fori_loop(0, _HALVINGS, halve, (lower, upper))
-    return 0.5 * (low + high)
+    one = jnp.ones_like(width)
+    low, high, at_low, at_high = jax.lax.fori_loop(0, _EVALUATIONS, interpolate, (lower, upper, one, -one))
+    return low + (high - low) * at_low / (at_low - at_high)
 
 
 def newton_step(x: Scalar, value: Scalar, slope: Scalar) -> Scalar:
@@ -53,7 +74,7 @@ def decreasing_root(function: Callable[[Scalar, Any], Scalar], args: Any, lower:
     """
     frozen = jax.lax.stop_gradient(args)
     lower, upper = jax.lax.stop_gradient((lower, upper))
-    x = bisect(lambda t: function(t, frozen), lower, upper)
+    x = bracketed_root(lambda t: function(t, frozen), lower, upper)
     _, slope = jax.jvp(lambda t: function(t, frozen), (x,), (jnp.ones_like(x),))
     polished = newton_step(x, function(jax.lax.stop_gradient(x), args), slope)
     return jnp.clip(polished, lower, upper)

@@ -81,4 +81,4 @@ class FleetDesign(eqx.Module):
     @property
     def usd_per_hour(self) -> Float[np.ndarray | jax.Array, ""]:
         """Price of all replicas of all pools."""
-        return (self.replicas * self.profile.usd_per_hour).sum(-1)
+        return _float((self.replicas * self.profile.usd_per_hour).sum(-1))

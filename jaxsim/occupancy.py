@@ -30,6 +30,9 @@ SAFE_UTILIZATION = 0.9999
 
 TINY = 1e-12
 
+_LEAST_WORK_S = 1e-15
+"""Work that every running request adds to a step at the least: without any, the formulas have 0/0 for a limit."""
+
 _LEGENDRE_X, _LEGENDRE_W = (v / 2.0 for v in np.polynomial.legendre.leggauss(48))
 _LEGENDRE_X = _LEGENDRE_X + 0.5
 _HERMITE_Z, _HERMITE_W = np.polynomial.hermite_e.hermegauss(9)
@@ -107,21 +110,21 @@ def _gamma_nodes(mean: Scalar, shape: Scalar) -> Float[Array, " nodes"]:
 def log_full_odds(limit: Scalar, branching: Scalar, intensity: Scalar) -> Scalar:
     r"""ln(1/B), B the blocking probability of an engine whose occupancy is negative binomial up to `limit`.
 
-    $$\frac1B = (N + r + 1)\int_0^{1-a} \Big(\frac{u}{1-a}\Big)^{r} \Big(\frac{1-u}{a}\Big)^{N} \frac{du}{1-a}$$
+    $$\frac1B = (N + r + 1)\int_a^1 \Big(\frac{1-v}{1-a}\Big)^{r} \Big(\frac{v}{a}\Big)^{N} \frac{dv}{1-a}$$
 
-    by 48-node Gauss-Legendre quadrature over the saddle window; real N > 0, 0 < a < 1, r >= 0.
+    by 48-node Gauss-Legendre quadrature over the saddle window; real N > 0, 0 < a < 1, r > 0. Nothing cancels as
+    a falls to 0 and r a stays: that limit is Erlang B.
     """
     n, a, r = limit, branching, intensity
-    q = 1.0 - a
-    saddle = r / (r + n)
-    spread = jnp.sqrt(jnp.maximum(saddle * (1.0 - saddle), TINY) / (r + n))
-    low = jnp.maximum(saddle - 10.0 * spread, 0.0)
-    high = jnp.minimum(saddle + 11.5 * spread + 57.0 / (r + n), q)
-    low = jnp.minimum(low, 0.5 * high)
-    u = low + (high - low) * jnp.asarray(_LEGENDRE_X)
-    exponent = r * jnp.log(u / q) + n * (jnp.log1p(-u) - jnp.log(a))
+    saddle = n / (r + n)
+    spread = jnp.sqrt(r * n / (r + n) ** 3)
+    reach = 11.5 * spread + 57.0 / (r + n)
+    first, last = jax.lax.stop_gradient((saddle - reach, jnp.minimum(saddle + reach, 1.0)))
+    low = jnp.maximum(first, a)
+    v = low + (last - low) * jnp.asarray(_LEGENDRE_X)
+    exponent = n * (jnp.log(v) - jnp.log(a)) + r * (jnp.log1p(-v) - jnp.log1p(-a))
     log_mean = jax.scipy.special.logsumexp(exponent, b=jnp.asarray(_LEGENDRE_W))
-    return jnp.log(n + 1.0 + r) + log_mean + jnp.log((high - low) / q)
+    return jnp.log(n + 1.0 + r) + log_mean + jnp.log(last - low) - jnp.log1p(-a)
 
 
 def occupancy(load: PoolLoad) -> Occupancy:
@@ -132,7 +135,8 @@ def occupancy(load: PoolLoad) -> Occupancy:
 
     Gradients exist everywhere with arrival_rate >= 0, replicas > 0; at no load they are those of the limit.
     """
-    work = jnp.maximum(load.work_s, TINY)
+    load = _with_least_work(load)
+    work = load.work_s
     engine_rate = load.arrival_rate / load.replicas
     utilization = engine_rate * (load.steps * load.base_s / load.limit + load.work_s)
     rho = jnp.clip(utilization, TINY, SAFE_UTILIZATION)
@@ -150,7 +154,7 @@ def occupancy(load: PoolLoad) -> Occupancy:
     full_work = load.limit * load.work_s / load.steps
     counted, composed = _work_variance(load, active, step)
     mean = rate * load.work_s * step + counted / step
-    shape = jnp.maximum(mean**2 / (counted + composed + TINY**2), TINY)
+    shape = jnp.maximum(mean**2 / (counted + composed), TINY)
     nodes = jnp.minimum(_gamma_nodes(mean, shape), full_work)
     return Occupancy(
         utilization=utilization,
@@ -165,6 +169,18 @@ def occupancy(load: PoolLoad) -> Occupancy:
         busy=jnp.clip(nodes * load.steps / work, 0.0, 1.0),
         correlation_steps=load.work2_s2 / (2.0 * load.squares_s2 * (1.0 - branching)),
     )
+
+
+def _with_least_work(load: PoolLoad) -> PoolLoad:
+    """The moments with `_LEAST_WORK_S` added to the work of every step."""
+    w = _LEAST_WORK_S
+    moments = (
+        load.work_s + w * load.steps,
+        load.work2_s2 + 2.0 * w * load.steps_work_s + w**2 * load.steps2,
+        load.steps_work_s + w * load.steps2,
+        load.squares_s2 + 2.0 * w * load.work_s + w**2 * load.steps,
+    )
+    return eqx.tree_at(lambda p: (p.work_s, p.work2_s2, p.steps_work_s, p.squares_s2), load, moments)
 
 
 def _mean(nodes: Float[Array, " nodes"]) -> Scalar:
@@ -196,4 +212,4 @@ def _wait_scale(load: PoolLoad) -> Scalar:
     per_step = load.base_s / load.limit
     mean = per_step * load.steps + load.work_s
     second = per_step**2 * load.steps2 + 2.0 * per_step * load.steps_work_s + load.work2_s2
-    return (mean**2 + second) / (2.0 * jnp.maximum(mean, TINY)) / load.replicas
+    return second / (2.0 * mean) / load.replicas

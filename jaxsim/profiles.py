@@ -85,12 +85,12 @@ class Profile(eqx.Module):
     @property
     def kv_tokens(self) -> Number:
         """Tokens the KV cache of one replica holds."""
-        return self.kv_blocks * self.block_tokens
+        return _float(self.kv_blocks * self.block_tokens)
 
     @property
     def usd_per_hour(self) -> Number:
         """Price of one replica: all its GPUs."""
-        return self.usd_per_gpu_hour * self.gpus_per_replica
+        return _float(self.usd_per_gpu_hour * self.gpus_per_replica)
 
     @classmethod
     def stack(cls, profiles: tuple[Profile, ...] | list[Profile]) -> Profile:

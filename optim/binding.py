@@ -10,10 +10,9 @@ import numpy as np
 
 from jaxsim.evaluate import PoolDemand, pool_demands, pool_law
 from jaxsim.fleet import FleetDesign
-from jaxsim.reference import MAX_UTILIZATION
 from optim._compile import program
 from optim.cases import Case
-from optim.sizing import Targets, excess
+from optim.sizing import CONSTRAINTS, Targets, excess
 
 
 class Binding(Enum):
@@ -50,10 +49,6 @@ def binding(case: Case, design: FleetDesign, *, model: str) -> tuple[Binding, ..
 def _binding(replicas: float, over: np.ndarray, utilization: float, model: str) -> Binding:
     if replicas <= 1.0:
         return Binding.ONE_REPLICA
-    if utilization >= 1.0:
+    if utilization >= 1.0 or over.max() <= 0:
         return Binding.THROUGHPUT
-    if over.max() > 0:
-        return Binding.TTFT_P99 if over.argmax() == 0 else Binding.TPOT_P99
-    if model == "kimura":
-        return Binding.UTILIZATION_CAP if utilization > MAX_UTILIZATION else Binding.REFERENCE_MINIMUM
-    return Binding.THROUGHPUT
+    return Binding[CONSTRAINTS[model][int(over.argmax())].upper()]

@@ -46,20 +46,23 @@ def _root(
 
 
 def cache_folder() -> Path:
-    """Where compiled programs are kept between runs."""
+    """Where programs are kept between runs."""
     home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "fleetgrad" / "jax"
+    return (Path(home) if home else Path.home() / ".cache") / "fleetgrad"
 
 
 def prepare_jax() -> None:
-    """float64, and compiled programs kept on disk so that a later run skips compilation."""
+    """float64, and programs kept on disk so that a later run neither traces nor compiles them."""
     import jax
+
+    from optim._compile import keep_programs
 
     jax.config.update("jax_enable_x64", True)
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    keep_programs(cache_folder() / "programs")
 
 
 def main() -> None:

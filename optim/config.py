@@ -193,8 +193,9 @@ def _check(tables: dict[str, Any], *, file: Path | None, from_flags: frozenset[s
     try:
         return PlanFile.model_validate(tables)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(_sentence(first, file, from_flags)) from error
+        found = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise ConfigError(_sentence(found[0], file, from_flags) + more) from error
 
 
 def _sentence(error: Any, file: Path | None, from_flags: frozenset[str]) -> str:

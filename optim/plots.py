@@ -19,7 +19,7 @@ BLUE, ORANGE, GREEN, GREY, RED = "#1f6fb4", "#d9730d", "#2c8a4b", "#9a9a9a", "#c
 _LEAST_TAIL = 1e-4
 
 
-def _axes(width: float = 8.0, height: float = 5.0) -> tuple[Any, Any]:
+def _axes(width: float = 8.0, height: float = 5.4) -> tuple[Any, Any]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -43,7 +43,15 @@ def plot_pareto(front: ParetoFront, path: Path, *, slo: SLO, title: str) -> None
     dominated = np.array([p.dominated for p in points], dtype=bool)
     axes.plot(usd[dominated], ttft[dominated], "o", color=GREY, markersize=5, label="dominated")
     order = np.argsort(usd[~dominated])
-    axes.plot(usd[~dominated][order], ttft[~dominated][order], "o-", color=BLUE, markersize=6, label="front")
+    axes.plot(
+        usd[~dominated][order],
+        ttft[~dominated][order],
+        "o-",
+        color=BLUE,
+        markersize=6,
+        label="front",
+        drawstyle="steps-post",
+    )
     objective = slo.ttft_p99_s * 1e3
     axes.axhline(objective, color=RED, linestyle="--", linewidth=1.2, label=f"SLO {words.given(objective)} ms")
     if front.recommended is not None:
@@ -58,7 +66,7 @@ def plot_pareto(front: ParetoFront, path: Path, *, slo: SLO, title: str) -> None
     axes.set_xlabel("cost, $ per hour")
     axes.set_ylabel("P99 TTFT by the model, ms")
     axes.set_title(title, loc="left", fontsize=11)
-    axes.legend(frameon=False, fontsize=9)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     figure.savefig(path)
 
 
@@ -99,7 +107,17 @@ def plot_ttft(
     axes.axhline(0.01, color="#555555", linewidth=0.8, linestyle=":")
     axes.annotate("1 % of requests", (times[0] * 1e3, 0.01), xytext=(4, 4), textcoords="offset points", fontsize=8)
     p99 = result.ttft.quantile(0.99)
-    axes.plot([p99.value * 1e3], [0.01], "o", color=BLUE, zorder=5, label=f"P99 simulated {words.interval(p99)} ms")
+    axes.plot(
+        [p99.value * 1e3],
+        [0.01],
+        "o",
+        color=BLUE,
+        fillstyle="none",
+        markersize=10,
+        markeredgewidth=2,
+        zorder=5,
+        label=f"P99 simulated {words.interval(p99)} ms",
+    )
     crossing = _crossing(times, tails)
     if crossing is not None:
         axes.plot([crossing * 1e3], [0.01], "D", color=ORANGE, zorder=5, label=f"P99 model {words.ms(crossing)} ms")
@@ -118,7 +136,7 @@ def plot_ttft(
     axes.set_xlabel("TTFT, ms")
     axes.set_ylabel("share of requests with a longer TTFT")
     axes.set_title(title, loc="left", fontsize=11)
-    axes.legend(frameon=False, fontsize=9, loc="lower left")
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     figure.savefig(path)
 
 

@@ -16,9 +16,9 @@ from optim.transforms import start_coordinates, thresholds
 
 Scalar = Float[Array, ""]
 
-NUM_STARTS = 8
-NUM_STEPS = 40
-LEARNING_RATE = 0.15
+NUM_STARTS = 12
+NUM_STEPS = 60
+LEARNING_RATE = 0.1
 KNOTS = 192
 """Lengths at which the relaxed length law bends: its density, averaged over 5 % of length, drives the gradient."""
 

@@ -21,8 +21,9 @@ from optim.cases import Case
 from optim.sizing import Targets, excess, whole_replicas
 
 _LOCAL_OPTIMA = 3
-_BOX = {1: 1, 2: 33, 3: 81, 4: 125, 5: 81, 6: 243}
+_BOX = {1: 1, 2: 65, 3: 81, 4: 125, 5: 81, 6: 243}
 """Candidates around a relaxed optimum, by pools; for two pools a window of sizes, beyond that the +-1 box or more."""
+_SLOT_EDGES = 10
 _GRID = 256
 """Designs at which the certificate evaluates the relaxation."""
 _BISECTIONS = 24
@@ -86,7 +87,8 @@ def round_plan(case: Case, relaxed_upper: np.ndarray, *, model: str) -> Rounded 
     upper = _fill(case, leading, model=model)
     singles = _single_pools(case)
     rounded = np.maximum(np.floor(starts), 1.0)
-    return best_of(case, np.concatenate([upper, rounded, singles]), model=model)
+    edges = _slot_edges(case, starts) if model == "kimura" else rounded
+    return best_of(case, np.concatenate([upper, rounded, singles, edges]), model=model)
 
 
 def whole_designs(case: Case, upper: np.ndarray, *, model: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -160,6 +162,26 @@ def _box(sizes: np.ndarray) -> np.ndarray:
     reach = round(total ** (1.0 / cuts)) // 2
     shifts = np.array(list(product(range(-reach, reach + 1), repeat=cuts)), dtype=float)
     return np.concatenate([np.maximum(leading + shifts, 1.0), np.zeros((len(shifts), 1))], axis=1)
+
+
+def _slot_edges(case: Case, starts: np.ndarray) -> np.ndarray:
+    """Thresholds near the relaxed ones at which a replica of the reference model just keeps a slot.
+
+    Its slots are a whole number that falls as max_context grows, so sizes jump there and the best whole design is
+    often the longest threshold before a jump.
+    """
+    profile, longest = case.profile, float(case.longest)
+    budget = np.minimum(
+        np.asarray(profile.kv_tokens), np.asarray(profile.max_num_seqs) * np.asarray(profile.calibration_context)
+    )
+    rows = []
+    for row in starts:
+        for pool, shift in product(range(case.num_pools - 1), range(-_SLOT_EDGES, _SLOT_EDGES + 1)):
+            slots = max(np.floor(budget[pool] / row[pool]) + shift, 1.0)
+            moved = np.maximum(np.floor(row), 1.0)
+            moved[pool] = min(np.floor(budget[pool] / slots), longest)
+            rows.append(np.append(np.maximum.accumulate(moved[:-1]), longest))
+    return np.array(rows).reshape(-1, case.num_pools)
 
 
 def _fill(case: Case, replicas: np.ndarray, *, model: str) -> np.ndarray:

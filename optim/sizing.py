@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxsim._roots import bisect, newton_step
+from jaxsim._roots import bracketed_root, newton_step
 from jaxsim.evaluate import PoolDemand, pool_law
 from jaxsim.latency import StepLatency, log_tail
 from jaxsim.reference import MAX_UTILIZATION
@@ -22,7 +22,11 @@ from jaxsim.reference import MAX_UTILIZATION
 Scalar = Float[Array, ""]
 
 QUANTILE = 0.99
-CONSTRAINTS = ("ttft_p99", "tpot_p99")
+CONSTRAINTS = {
+    "step": ("ttft_p99", "tpot_p99"),
+    "kimura": ("ttft_p99", "tpot_p99", "utilization_cap", "reference_minimum"),
+}
+"""Constraints of each model, in the order of `excess`."""
 
 _LEAST_UTILIZATION = 1e-4
 _MOST_UTILIZATION = 0.9995
@@ -54,8 +58,12 @@ class Size(eqx.Module):
 
 
 def excess(demand: PoolDemand, replicas: Scalar, targets: Targets, *, relaxed: bool) -> Float[Array, " constraints"]:
-    """Log-tail excess of each of `CONSTRAINTS`, <= 0 where it is met."""
-    law = pool_law(demand, replicas, relaxed=relaxed).latency
+    """How far each of the model's `CONSTRAINTS` is from being met, as a logarithm; <= 0 where it is.
+
+    `kimura` adds the reference sizing's rules: utilisation at most 0.85, and one replica more than the load.
+    """
+    pool = pool_law(demand, replicas, relaxed=relaxed)
+    law = pool.latency
     allowed = math.log(1.0 - QUANTILE)
     if isinstance(law, StepLatency):
         ttft = jnp.where(jnp.isfinite(targets.ttft_s), log_tail(law.ttft_tail(targets.ttft_s)), -jnp.inf)
@@ -64,14 +72,15 @@ def excess(demand: PoolDemand, replicas: Scalar, targets: Targets, *, relaxed: b
         return jnp.stack([ttft, tpot]) - allowed
     wait = law.log_wait_tail(targets.ttft_s) - allowed
     tpot = jnp.where(jnp.isfinite(targets.tpot_s), law.step_s / targets.tpot_s - 1.0, -jnp.inf)
-    return jnp.stack([wait, tpot])
+    cap = jnp.log(jnp.maximum(pool.utilization, _LEAST_UTILIZATION) / MAX_UTILIZATION)
+    minimum = jnp.log(pool.utilization + 1.0 / replicas)
+    return jnp.stack([wait, tpot, cap, minimum])
 
 
 def required_replicas(demand: PoolDemand, targets: Targets, *, relaxed: bool) -> Size:
     """The real number of replicas at which the tightest constraint is just met.
 
-    Differentiable in everything by the implicit function theorem. The `kimura` model adds its reference rules:
-    utilisation at most 0.85 and one replica more than the load.
+    Differentiable in everything by the implicit function theorem.
     """
     load = pool_law(demand, jnp.ones(()), relaxed=relaxed).utilization
     busy = demand.rate > 0
@@ -83,15 +92,13 @@ def required_replicas(demand: PoolDemand, targets: Targets, *, relaxed: bool) ->
         return jnp.max(excess(inner, inner_load * jnp.exp(-log_utilization), targets, relaxed=relaxed))
 
     least, most = jnp.log(jnp.asarray(_LEAST_UTILIZATION)), jnp.log(jnp.asarray(_MOST_UTILIZATION))
-    root = -bisect(lambda u: worst(-u), -most, -least)
+    root = -bracketed_root(lambda u: worst(-u), -most, -least)
     # One evaluation serves both: at the root its derivative is implicit, at the least utilisation it is the floor.
     sizes = jax.lax.stop_gradient(load) * jnp.exp(-jnp.stack([root, least]))
     values = jax.vmap(lambda size: excess(demand, size, targets, relaxed=relaxed))(sizes)
     _, slope = jax.jvp(worst, (root,), (jnp.ones(()),))
     size = newton_step(sizes[0], jnp.max(values[0]), -slope / sizes[0])
     needed = jnp.maximum(size, load / _MOST_UTILIZATION)
-    if demand.groups is None:
-        needed = jnp.maximum(jnp.maximum(needed, load / MAX_UTILIZATION), load + 1.0)
     return Size(jnp.where(busy, needed, 0.0), jnp.where(busy, values[1], -jnp.inf))
 
 

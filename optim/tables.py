@@ -86,11 +86,11 @@ def pareto_report(front: ParetoFront, request: PlanRequest, inputs: Inputs) -> G
     """A sweep over thresholds as a page."""
     slo = request.problem.slo
     columns = ("fleet", "threshold", "$/h", "P99 TTFT, ms", "P99 TPOT, ms", "utilisation", "SLO", "")
-    made = table("", *columns, left=("fleet", "SLO"))
+    made = table(*columns, left=("fleet", "SLO", ""))
     for k, point in enumerate(front.points):
         figures = point.analytic
+        best = k == front.recommended
         made.add_row(
-            "*" if k == front.recommended else "",
             compact(point.design.profile.name, np.asarray(point.design.replicas).tolist()),
             "none" if point.threshold is None else whole(point.threshold),
             f"{point.usd_per_hour:,.2f}",
@@ -98,16 +98,16 @@ def pareto_report(front: ParetoFront, request: PlanRequest, inputs: Inputs) -> G
             ms(figures.tpot_p99_s),
             f"{float(figures.utilization):.3f}",
             "met" if point.slo_met else "no",
-            "dominated" if point.dominated else "front",
-            style="dim" if point.dominated else "bold" if k == front.recommended else "",
+            "recommended" if best else "dominated" if point.dominated else "front",
+            style="dim" if point.dominated else "bold" if best else "",
         )
     if front.recommended is None:
         head = Text("INFEASIBLE: no design of the sweep meets the objectives.", style="bold red")
     else:
-        best = front.points[front.recommended]
-        figures = slo_sentence("Model's", ms(best.analytic.ttft_p99_s), ms(best.analytic.tpot_p99_s), slo)
+        chosen = front.points[front.recommended]
+        figures = slo_sentence("Model's", ms(chosen.analytic.ttft_p99_s), ms(chosen.analytic.tpot_p99_s), slo)
         head = Text(
-            f"Recommended: {fleet(best.design)}: {usd(best.usd_per_hour)}/h. {figures}; not simulated.",
+            f"Recommended: {fleet(chosen.design)}: {usd(chosen.usd_per_hour)}/h. {figures}; not simulated.",
             style="bold green",
         )
     return Group(head, "", made, "", inputs_table(inputs), "", *_footer(request))

@@ -26,7 +26,7 @@ class Exit(IntEnum):
     REFUSED = 4
 
 
-File = Annotated[Path | None, typer.Argument(metavar="[FILE.toml]", help="Plan file; flags override what it says.")]
+File = Annotated[Path | None, typer.Argument(metavar="FILE.toml", help="Plan file; flags override what it says.")]
 WorkloadName = Annotated[str | None, typer.Option("--workload", metavar="NAME", help="Embedded workload.")]
 TracePath = Annotated[str | None, typer.Option("--trace", metavar="PATH", help="Request trace: CSV, parquet, JSONL.")]
 CdfPath = Annotated[str | None, typer.Option("--cdf", metavar="PATH", help="JSON CDF of total tokens.")]

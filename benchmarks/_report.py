@@ -11,6 +11,9 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+MIN_WIDTH = 132
+"""Columns of a table, also when it is written to a file or a pipe."""
+
 
 class Row(NamedTuple):
     """One figure. `ok` is None without a target."""
@@ -27,6 +30,11 @@ def at_least(name: str, value: float, unit: str, target: float | None = None) ->
     return Row(name, value, unit, target, None if target is None else bool(value >= target))
 
 
+def console() -> Console:
+    """Where tables for people go."""
+    return Console(width=max(Console().width, MIN_WIDTH))
+
+
 def progress(text: str) -> None:
     """What is being done now, on stderr."""
     Console(stderr=True).print(f"[dim]{text}[/]", highlight=False)
@@ -39,15 +47,28 @@ def print_json(rows: Iterable[Row]) -> None:
 
 
 def print_table(rows: Iterable[Row], *, title: str, notes: Iterable[str] = ()) -> None:
-    """The same for people."""
+    """The same for people; a row ``X.over_Y`` becomes a column of row X."""
+    found = list(rows)
+    names = {row.name for row in found}
+    ratios = {row.name: row.value for row in found if row.name.rpartition(".over_")[0] in names}
+    others = list(dict.fromkeys(name.rpartition(".over_")[2] for name in ratios))
     table = Table(title=title, title_justify="left", caption="\n".join(notes), caption_justify="left")
-    for heading in ("figure", "value", "unit", "target", "ok"):
-        table.add_column(heading, justify="right" if heading in ("value", "target") else "left")
-    for row in rows:
+    for heading in (
+        "figure",
+        "value",
+        "unit",
+        "target",
+        "ok",
+        *(f"over {other.replace('_', ' ')}" for other in others),
+    ):
+        table.add_column(heading, justify="left" if heading in ("figure", "unit", "ok") else "right")
+    for row in (row for row in found if row.name not in ratios):
         target = "" if row.target is None else _number(row.target)
         mark = {None: "", True: "[green]yes[/]", False: "[red]no[/]"}[row.ok]
-        table.add_row(row.name, _number(row.value), row.unit, target, mark)
-    Console(width=max(Console().width, 120)).print(table)
+        beside = (ratios.get(f"{row.name}.over_{other}") for other in others)
+        cells = ("" if ratio is None else f"{_number(ratio)}x" for ratio in beside)
+        table.add_row(row.name, _number(row.value), row.unit, target, mark, *cells)
+    console().print(table)
 
 
 def _number(value: float) -> str:

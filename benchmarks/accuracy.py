@@ -24,8 +24,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _report import Row, print_json, progress
-from rich.console import Console
+from _report import Row, console, print_json, progress
 from rich.table import Table
 
 import des
@@ -35,7 +34,6 @@ from jaxsim.evaluate import MODELS, Tables, metrics, pool_demands, pool_law, poo
 
 FIGURES = ("ttft_p50", "ttft_p99", "tpot_p99", "mean_active")
 WIDEST_INTERVAL = 0.05
-MIN_WIDTH = 120
 NUM_THRESHOLDS = 400
 REPLICATIONS = 8
 WARMUP_FRACTION = 0.3
@@ -252,7 +250,7 @@ def summary(found: list[Comparison], grid: Grid) -> Iterator[Row]:
 
 def show(found: list[Comparison], grid: Grid, worst: int) -> None:
     """Tables for people."""
-    console = Console(width=max(Console().width, MIN_WIDTH))
+    out = console()
     for model in grid.models:
         table = Table(
             title=f"{model}: absolute relative error in %, median / 90th percentile / largest", title_justify="left"
@@ -265,8 +263,8 @@ def show(found: list[Comparison], grid: Grid, worst: int) -> None:
                 table.add_row(group.name, *(_triple(absolute_errors(found, group, figure)) for figure in FIGURES))
         wide = [sum(not c.resolved for c in found if c.model == model and c.figure == f) for f in FIGURES]
         table.add_row("left out: interval > 5 %", *map(str, wide), style="dim")
-        console.print(table)
-        console.print(_worst_table(found, model, worst))
+        out.print(table)
+        out.print(_worst_table(found, model, worst))
 
 
 def _triple(errors: np.ndarray) -> str:

@@ -21,7 +21,7 @@ def ttft_p99_ms(replicas, threshold, rate):
     return 1e3 * jaxsim.evaluate(design, workload, rate).ttft_p99_s
 
 
-point = jnp.array([3.0, 1.5]), jnp.array(4096.0), jnp.array(150.0)
+point = jnp.array([3.0, 2.0]), jnp.array(4096.0), jnp.array(150.0)
 value, slopes = jax.value_and_grad(ttft_p99_ms, argnums=(0, 1, 2))(*point)
 print(f"P99 TTFT {value:.1f} ms")
 print(f"one replica more in the short pool: {slopes[0][0]:+.2f} ms, in the long pool: {slopes[0][1]:+.2f} ms")

@@ -17,7 +17,7 @@ problem = optim.PlanProblem(
     max_context=16384,
 )
 rates = np.array([50.0, 100.0, 200.0, 400.0])
-objectives_s = np.array([0.1, 0.2, 0.5, 1.0])
+objectives_s = np.array([0.03, 0.05, 0.1, 0.5])
 grid = optim.whatif(problem, rate=rates[:, None], ttft_p99_s=objectives_s[None, :])
 
 print("dollars per hour; rows: requests per second, columns: P99 TTFT objective")

@@ -32,7 +32,7 @@ def bracketed_root(function: Callable[[Scalar], Scalar], lower: Scalar, upper: S
     final = width * 2.0 ** -(_EVALUATIONS - 1.0)
 
     def interpolate(
-        number: int, bracket: tuple[Scalar, Scalar, Scalar, Scalar]
+        number: Array, bracket: tuple[Scalar, Scalar, Scalar, Scalar]
     ) -> tuple[Scalar, Scalar, Scalar, Scalar]:
         low, high, at_low, at_high = bracket
         middle, half = 0.5 * (low + high), 0.5 * (high - low)
@@ -77,4 +77,7 @@ def decreasing_root(function: Callable[[Scalar, Any], Scalar], args: Any, lower:
     x = bracketed_root(lambda t: function(t, frozen), lower, upper)
     _, slope = jax.jvp(lambda t: function(t, frozen), (x,), (jnp.ones_like(x),))
     polished = newton_step(x, function(jax.lax.stop_gradient(x), args), slope)
-    return jnp.clip(polished, lower, upper)
+    free = jax.lax.stop_gradient(polished)
+    reach = (upper - lower) * 2.0 ** -(_EVALUATIONS - 2.0)
+    kept = jnp.clip(free, x - reach, x + reach)  # beside a kink Newton's step leaves the bracket found
+    return jnp.clip(polished + (kept - free), lower, upper)

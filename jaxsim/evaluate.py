@@ -25,6 +25,7 @@ from jaxsim.workload import LengthTable, Workload
 MODELS = ("step", "kimura")
 
 PerPool = Float[Array, " pools"]
+PerPoolOrOne = Float[Array, "*pools"]
 Scalar = Float[Array, ""]
 Latency = StepLatency | ReferenceLatency
 
@@ -102,17 +103,17 @@ class PoolDemand(eqx.Module):
 class PoolLaws(eqx.Module):
     """Each pool's requests and latency law, before any quantile is solved: what an optimizer constrains.
 
-    Every array has a leading pool axis, also inside `latency`.
+    Every array has a leading pool axis, also inside `latency`; those of one pool (`pool_law`) have none.
     """
 
     latency: Latency
-    share: PerPool
-    rate: PerPool
-    replicas: PerPool
-    utilization: PerPool
-    concurrency_limit: PerPool
-    output_tokens: PerPool
-    usd_per_hour: PerPool
+    share: PerPoolOrOne
+    rate: PerPoolOrOne
+    replicas: PerPoolOrOne
+    utilization: PerPoolOrOne
+    concurrency_limit: PerPoolOrOne
+    output_tokens: PerPoolOrOne
+    usd_per_hour: PerPoolOrOne
 
     @property
     def empty(self) -> Bool[Array, " pools"]:

@@ -29,6 +29,9 @@ MIN_TAIL = 1e-30
 _IDLE_STEP_SHARE = 0.02
 """An arrival at an idle engine starts at once; a small share of a step keeps the tail continuous."""
 
+_EDGE_WIDTH = 0.002
+"""Width of the edge of the TPOT tail at a lone request's own step time, as a share of it; keeps it smooth."""
+
 
 class LengthGroups(eqx.Module):
     """Requests of a pool grouped by prefill and by decode steps; shares sum to 1 within each (0 if empty).
@@ -120,7 +123,9 @@ class StepLatency(eqx.Module):
         mean_work = o.mean_step_s - self.base_s
         shrink = averaging(g.decode_steps / o.correlation_steps)
         work = mean_work + (t - self.base_s - g.decode_work_s - mean_work) / shrink
-        free = norm.sf(o.work_quantile_score(work))
+        own = self.base_s + g.decode_work_s
+        alone = jax.nn.sigmoid((own - t) / (_EDGE_WIDTH * own))  # nobody is faster than alone
+        free = alone + (1.0 - alone) * norm.sf(o.work_quantile_score(work))
         full = self.base_s + mean_work + (o.full_step_s - self.base_s - mean_work) * shrink
         queued = jax.nn.sigmoid((full - t) / (0.01 * full))
         tail = (g.decode_share * ((1.0 - o.wait_probability) * free + o.wait_probability * queued)).sum()

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from enum import Enum
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxsim.evaluate import PoolDemand, pool_demands, pool_law
-from jaxsim.fleet import FleetDesign
-from optim._compile import program
-from optim.cases import Case
-from optim.sizing import CONSTRAINTS, Targets, excess
+from optim.cases import Case, margins
+from optim.sizing import CONSTRAINTS
 
 
 class Binding(Enum):
@@ -26,23 +21,13 @@ class Binding(Enum):
     ONE_REPLICA = "one replica is the least there is"
 
 
-@program
-def _with_one_less(case: Case, design: FleetDesign, *, model: str) -> tuple[jax.Array, jax.Array]:
-    demands = pool_demands(design, case.tables, case.rate, model=model)
-    fewer = jnp.maximum(jnp.asarray(design.replicas) - 1.0, 0.5)
-
-    def pool(demand: PoolDemand, targets: Targets, number: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return excess(demand, number, targets, relaxed=False), pool_law(demand, number).utilization
-
-    return jax.vmap(pool)(demands, case.targets, fewer)
-
-
-def binding(case: Case, design: FleetDesign, *, model: str) -> tuple[Binding, ...]:
+def binding(case: Case, replicas: np.ndarray, upper: np.ndarray, *, model: str) -> tuple[Binding, ...]:
     """What keeps each pool from having one replica less."""
-    over, utilization = (np.asarray(v) for v in _with_one_less(case, design, model=model))
+    fewer = np.maximum(replicas - 1.0, 0.5)
+    found = margins(case, upper[None], fewer[None], model=model)
     return tuple(
-        _binding(float(number), over[p], float(utilization[p]), model)
-        for p, number in enumerate(np.asarray(design.replicas))
+        _binding(float(number), found.excess[0, p], float(found.utilization[0, p]), model)
+        for p, number in enumerate(replicas)
     )
 
 

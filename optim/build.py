@@ -192,7 +192,7 @@ def _read(settings: Settings, key: str, read: Callable[[], Workload]) -> Workloa
     try:
         return read()
     except (ValueError, OSError) as error:
-        raise settings.error(key, str(error)) from error
+        raise settings.error(key, error) from error
 
 
 def _rate(settings: Settings, workload: Workload) -> float:
@@ -215,7 +215,7 @@ def _profile(settings: Settings, key: str, name: str) -> Profile:
     try:
         return find_profile(name, settings.path(key, name))
     except ValueError as error:
-        raise settings.error(key, str(error)) from error
+        raise settings.error(key, error) from error
 
 
 def _load_inputs(settings: Settings, workload: Workload, rate: float) -> Inputs:

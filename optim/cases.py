@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import NamedTuple
 
@@ -11,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsim.evaluate import Metrics, Tables, metrics, pool_demands, pool_laws, tabulate
+from jaxsim.evaluate import Metrics, PoolDemand, Tables, metrics, pool_demands, pool_law, pool_laws, tabulate
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
 from jaxsim.workload import Workload
 from optim._compile import program
 from optim.problem import PlanProblem
-from optim.sizing import Size, Targets, required_replicas
+from optim.sizing import Size, Targets, excess, required_replicas
 
 Scalar = Float[Array, ""]
 
@@ -60,9 +61,9 @@ class Case(eqx.Module):
 
     def idle(self) -> tuple[Case, Array, Array]:
         """Hardly any load on one replica in the last pool: the case, replicas and thresholds."""
-        last = jnp.zeros(self.num_pools).at[-1].set(1.0)
+        last = np.append(np.zeros(self.num_pools - 1), 1.0)
         quiet = eqx.tree_at(lambda c: c.rate, self, jnp.asarray(1e-9))
-        return quiet, last, jnp.where(last > 0, self.longest, 1.0)
+        return quiet, jnp.asarray(last), jnp.asarray(np.where(last > 0, float(self.longest), 1.0))
 
     def relaxed_usd_per_hour(self, size: Size) -> Scalar:
         """Price of real-valued sizes: at least one replica where there are requests."""
@@ -83,6 +84,68 @@ def case_metrics(case: Case, replicas: Float[Array, " pools"], upper: Float[Arra
     return metrics(pool_laws(case.design(replicas, upper), case.tables, case.rate, model=model))
 
 
+class SizedDesigns(NamedTuple):
+    """Sizes of a batch of thresholds: real replicas of each pool, feasibility and relaxed price of each design."""
+
+    replicas: np.ndarray
+    feasible: np.ndarray
+    relaxed_usd_per_hour: np.ndarray
+
+
+class Margins(NamedTuple):
+    """Of a batch of whole designs: each pool's excess of each constraint (`optim.sizing.excess`) and utilisation.
+
+    An empty pool has an excess of -inf; requests without a replica have one of inf.
+    """
+
+    excess: np.ndarray
+    utilization: np.ndarray
+
+
+def sized_designs(case: Case, upper: np.ndarray, *, model: str, relaxed: bool = False) -> SizedDesigns:
+    """Exact sizes (`relaxed`: with real-valued slots) of thresholds, one design a row."""
+    real_slots = relaxed and model == "kimura"  # the step model has nothing to relax
+    return SizedDesigns(*_in_batches(lambda rows: _sizes(case, rows[0], model=model, relaxed=real_slots), upper))
+
+
+def margins(case: Case, upper: np.ndarray, replicas: np.ndarray, *, model: str) -> Margins:
+    """How far whole designs, one a row, are from what each constraint allows."""
+    return Margins(*_in_batches(lambda rows: _margins(case, rows[0], rows[1], model=model), upper, replicas))
+
+
+_BATCH = 64
+
+
+def _in_batches(function: Callable[[list[Array]], tuple[Array, ...]], *columns: np.ndarray) -> list[np.ndarray]:
+    """Apply a function of a fixed number of rows to any number of them: one compiled program serves all."""
+    number = len(columns[0])
+    padded = [np.concatenate([c, np.repeat(c[-1:], -number % _BATCH, axis=0)]) for c in columns]
+    starts = range(0, len(padded[0]), _BATCH)
+    parts = [function([jnp.asarray(c[first : first + _BATCH]) for c in padded]) for first in starts]
+    return [np.concatenate([np.asarray(v) for v in column])[:number] for column in zip(*parts, strict=True)]
+
+
+@program
+def _sizes(case: Case, upper: Array, *, model: str, relaxed: bool) -> tuple[Array, Array, Array]:
+    size = jax.vmap(lambda u: case.sizes(u, model=model, relaxed=relaxed))(upper)
+    return size.replicas, jnp.all(size.feasible, axis=1), jax.vmap(case.relaxed_usd_per_hour)(size)
+
+
+@program
+def _margins(case: Case, upper: Array, replicas: Array, *, model: str) -> tuple[Array, Array]:
+    def pool(demand: PoolDemand, targets: Targets, number: Array) -> tuple[Array, Array]:
+        engines = jnp.where(number > 0, number, 1.0)
+        over = excess(demand, engines, targets, relaxed=False)
+        over = jnp.where(demand.rate > 0, jnp.where(number > 0, over, jnp.inf), -jnp.inf)
+        return over, pool_law(demand, number).utilization
+
+    def one(thresholds: Array, engines: Array) -> tuple[Array, Array]:
+        demands = pool_demands(case.design(engines, thresholds), case.tables, case.rate, model=model)
+        return jax.vmap(pool)(demands, case.targets, engines)
+
+    return jax.vmap(one)(upper, replicas)
+
+
 @program
 def _tables(workload: Workload, profile: Profile, *, model: str) -> Tables:
     return tabulate(workload, profile, model=model)
@@ -99,7 +162,7 @@ def cases(problem: PlanProblem, *, num_pools: int) -> tuple[Choice, ...]:
     fitting = [p for p in problem.profiles if problem.fits(p)]
     slo = problem.slo
     tpot = np.inf if slo.tpot_p99_s is None else slo.tpot_p99_s
-    targets = Targets(ttft_s=jnp.full(num_pools, slo.ttft_p99_s), tpot_s=jnp.full(num_pools, tpot))
+    targets = Targets(*(jnp.asarray(np.full(num_pools, value)) for value in (slo.ttft_p99_s, tpot)))
     choices = []
     for profiles in product(fitting, repeat=num_pools):
         stacked = Profile.stack(profiles).unnamed()

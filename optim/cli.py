@@ -30,10 +30,11 @@ for command in (plan, simulate, whatif, pareto, trace, profiles):
     app.command()(command)
 
 
-def _version(asked: bool) -> None:
+def _version(asked: bool) -> bool:
     if asked:
         typer.echo(f"fleetgrad {version('fleetgrad')}")
         raise typer.Exit
+    return asked
 
 
 @app.callback()

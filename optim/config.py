@@ -140,9 +140,10 @@ class Settings:
         folder = Path() if key in self.from_flags or self.file is None else self.file.parent
         return folder / Path(value).expanduser()
 
-    def error(self, key: str, problem: str) -> ConfigError:
-        """An error at a key."""
-        return ConfigError(f"{self.where(key)}: {problem}")
+    def error(self, key: str, problem: str | Exception) -> ConfigError:
+        """An error at a key: what the key must be, or what was found where it points."""
+        between = ": " if isinstance(problem, Exception) else " "
+        return ConfigError(f"{self.where(key)}{between}{problem}")
 
 
 def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:

@@ -14,9 +14,9 @@ from jaxsim.evaluate import Metrics, metrics, pool_laws
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
 from optim._compile import program
-from optim.cases import Case, cases, without_empty_pools
+from optim.cases import Case, cases, sized_designs, without_empty_pools
 from optim.problem import PlanProblem
-from optim.rounding import whole_designs
+from optim.sizing import whole_replicas
 
 NUM_THRESHOLDS = 24
 
@@ -96,7 +96,8 @@ def _figures(case: Case, replicas: jax.Array, upper: jax.Array, *, model: str) -
 def _points(
     profiles: tuple[Profile, ...], case: Case, upper: np.ndarray, model: str
 ) -> list[tuple[FleetDesign, Metrics, float, float | None]]:
-    replicas, _, feasible = whole_designs(case, upper, model=model)
+    sized = sized_designs(case, upper, model=model)
+    replicas, feasible = whole_replicas(sized.replicas), sized.feasible
     batch = jax.tree.map(np.asarray, _figures(case, jnp.asarray(replicas), jnp.asarray(upper), model=model))
     prices = replicas @ np.asarray(case.profile.usd_per_hour)
     rows = []

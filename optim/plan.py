@@ -206,8 +206,9 @@ def _conclude(problem: PlanProblem, seed: int, rounds: tuple[Round, ...], simula
     met = [r for r in rounds if r.verification is not None and r.verification.slo_met]
     chosen = min(met, key=lambda r: r.proposal.usd_per_hour) if met else rounds[-1]
     proposal = chosen.proposal
-    bound = binding(proposal.case, proposal.padded, model=problem.model)
-    slopes = sensitivities(proposal.case, proposal.padded, model=problem.model)
+    padded = proposal.padded
+    bound = binding(proposal.case, np.asarray(padded.replicas), np.asarray(padded.upper_tokens), model=problem.model)
+    slopes = sensitivities(proposal.case, padded, model=problem.model)
     return Plan(
         status=PlanStatus.VERIFIED if met else PlanStatus.REFUSED if simulate else PlanStatus.UNVERIFIED,
         problem=problem,

@@ -75,7 +75,7 @@ class PlanProblem:
         if self.max_gpus is not None and self.max_gpus < 1:
             raise invalid("max_gpus", self.max_gpus, ">= 1")
         object.__setattr__(self, "limited", self.workload.limited(self.context, self.long_requests))
-        if self.limited.share_above(self.context) >= 1.0:
+        if float(np.min(self.limited.total_tokens)) > self.context:
             shortest = float(np.min(self.limited.total_tokens))
             raise invalid(
                 "max_context",

@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float
 
@@ -64,7 +65,7 @@ def descend(starts: Float[Array, "starts cuts"], case: Case, model: str) -> tupl
 _descend = program(descend)
 
 
-def relax(case: Case, *, model: str) -> tuple[Float[Array, " starts"], Float[Array, "starts pools"]]:
+def relax(case: Case, *, model: str) -> tuple[Float[np.ndarray, " starts"], Float[np.ndarray, "starts pools"]]:
     """Descend from many starts.
 
     Returns:
@@ -72,6 +73,6 @@ def relax(case: Case, *, model: str) -> tuple[Float[Array, " starts"], Float[Arr
         replicas) and thresholds of each start, best first.
     """
     starts = jnp.asarray(start_coordinates(NUM_STARTS, case.num_pools))
-    values, upper = _descend(starts, smooth(case), model)
-    order = jnp.argsort(values)
+    values, upper = (np.asarray(v) for v in _descend(starts, smooth(case), model))
+    order = np.argsort(values, kind="stable")
     return values[order], upper[order]

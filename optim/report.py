@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from rich import box
@@ -83,7 +84,7 @@ def pools_table(design: FleetDesign, metrics: Metrics, results: Sequence[PoolRes
     def row(title: str, values: Iterable[str], whole_fleet: str = "") -> None:
         table.add_row(title, *values, whole_fleet)
 
-    def each(values: np.ndarray) -> list[float]:
+    def each(values: Any) -> list[float]:
         return [float(v) for v in np.asarray(values)]
 
     row("profile", design.profile.name)

@@ -11,14 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations, product
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxsim.evaluate import PoolDemand, pool_demands
-from optim._compile import program
-from optim.cases import Case
-from optim.sizing import Targets, excess, whole_replicas
+from optim.cases import Case, margins, sized_designs
+from optim.sizing import whole_replicas
 
 _LOCAL_OPTIMA = 3
 _BOX = {1: 1, 2: 65, 3: 81, 4: 125, 5: 81, 6: 243}
@@ -49,30 +45,6 @@ class Certificate:
     method: str
 
 
-@program
-def _exact_sizes(case: Case, upper: jax.Array, *, model: str, relaxed: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Replicas, feasibility and relaxed price of a batch of thresholds."""
-    size = jax.vmap(lambda u: case.sizes(u, model=model, relaxed=relaxed))(upper)
-    price = jax.vmap(case.relaxed_usd_per_hour)(size)
-    return size.replicas, size.feasible, price
-
-
-@program
-def _excess(case: Case, upper: jax.Array, replicas: jax.Array, *, model: str) -> jax.Array:
-    """Largest log-tail excess of each pool of a batch of whole designs; -inf for empty pools, inf in overload."""
-
-    def one(thresholds: jax.Array, engines: jax.Array) -> jax.Array:
-        demands = pool_demands(case.design(engines, thresholds), case.tables, case.rate, model=model)
-
-        def pool(demand: PoolDemand, targets: Targets, number: jax.Array) -> jax.Array:
-            worst = jnp.max(excess(demand, number, targets, relaxed=False))
-            return jnp.where(demand.rate > 0, jnp.where(number > 0, worst, jnp.inf), -jnp.inf)
-
-        return jax.vmap(pool)(demands, case.targets, engines)
-
-    return jax.vmap(one)(upper, replicas)
-
-
 def round_plan(case: Case, relaxed_upper: np.ndarray, *, model: str) -> Rounded | None:
     """The cheapest whole design near the relaxed optima; None where no candidate is feasible.
 
@@ -82,7 +54,7 @@ def round_plan(case: Case, relaxed_upper: np.ndarray, *, model: str) -> Rounded 
         model: "step" or "kimura".
     """
     starts = _distinct(relaxed_upper, _LOCAL_OPTIMA)
-    sizes = np.asarray(_exact_sizes(case, jnp.asarray(starts), model=model, relaxed=False)[0])
+    sizes = sized_designs(case, starts, model=model).replicas
     leading = np.concatenate([_box(row) for row in sizes])
     upper = _fill(case, leading, model=model)
     singles = _single_pools(case)
@@ -91,28 +63,24 @@ def round_plan(case: Case, relaxed_upper: np.ndarray, *, model: str) -> Rounded 
     return best_of(case, np.concatenate([upper, rounded, singles, edges]), model=model)
 
 
-def whole_designs(case: Case, upper: np.ndarray, *, model: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Exact sizes of a batch of token-boundary thresholds: whole replicas, the real ones, and feasibility."""
-    relaxed, feasible, _ = (np.asarray(v) for v in _exact_sizes(case, jnp.asarray(upper), model=model, relaxed=False))
-    return np.asarray(whole_replicas(jnp.asarray(relaxed))), relaxed, np.all(feasible, axis=1)
-
-
 def best_of(case: Case, upper: np.ndarray, *, model: str) -> Rounded | None:
     """The cheapest of a batch of token-boundary thresholds, each with its exact sizes."""
-    replicas, relaxed, feasible = whole_designs(case, upper, model=model)
-    if not feasible.any():
+    sized = sized_designs(case, upper, model=model)
+    if not sized.feasible.any():
         return None
+    replicas = whole_replicas(sized.replicas)
     price = replicas @ np.asarray(case.profile.usd_per_hour)
-    worst = np.asarray(_excess(case, jnp.asarray(upper), jnp.asarray(replicas), model=model)).max(axis=1)
-    at = np.lexsort((worst, np.round(price, 9), ~feasible))[0]
-    return Rounded(replicas[at], upper[at], relaxed[at], float(price[at]), float(worst[at]))
+    cheapest = np.flatnonzero(sized.feasible & (price <= price[sized.feasible].min() + 1e-9))
+    slack = margins(case, upper[cheapest], replicas[cheapest], model=model).excess.max(axis=(1, 2))
+    at = cheapest[slack.argmin()]
+    return Rounded(replicas[at], upper[at], sized.replicas[at], float(price[at]), float(slack.min()))
 
 
 def certificate(case: Case, best_usd_per_hour: float, *, model: str) -> Certificate:
     """Evaluate the relaxation over a grid of thresholds; where all replicas cost the same, bound in whole ones."""
     upper = _threshold_grid(case)
-    _, feasible, price = (np.asarray(v) for v in _exact_sizes(case, jnp.asarray(upper), model=model, relaxed=True))
-    possible = price[feasible.all(axis=1)]
+    sized = sized_designs(case, upper, model=model, relaxed=True)
+    possible = sized.relaxed_usd_per_hour[sized.feasible]
     bound = float(possible.min()) if possible.size else best_usd_per_hour
     prices = np.asarray(case.profile.usd_per_hour)
     if np.all(prices == prices[0]) and prices[0] > 0:
@@ -190,14 +158,14 @@ def _fill(case: Case, replicas: np.ndarray, *, model: str) -> np.ndarray:
     below = np.floor(max(float(case.shortest) - 1.0, 1.0))
     upper = np.full(replicas.shape, longest)
     floor = np.full(len(replicas), below)
-    engines = jnp.asarray(np.maximum(replicas, 1.0))
+    engines = np.maximum(replicas, 1.0)
     for pool in range(replicas.shape[1] - 1):
         low, high = floor.copy(), np.full(len(replicas), longest)
         for _ in range(_BISECTIONS):
             middle = np.ceil(0.5 * (low + high))
             trial = upper.copy()
             trial[:, pool] = middle
-            worst = np.asarray(_excess(case, jnp.asarray(trial), engines, model=model))[:, pool]
+            worst = margins(case, trial, engines, model=model).excess[:, pool].max(axis=1)
             low, high = (
                 np.where(worst <= 0, middle, low),
                 np.where(worst <= 0, high, np.maximum(middle - 1.0, low)),

@@ -12,6 +12,7 @@ import math
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsim._roots import bracketed_root, newton_step
@@ -29,15 +30,17 @@ CONSTRAINTS = {
 """Constraints of each model, in the order of `excess`."""
 
 _LEAST_UTILIZATION = 1e-4
+_LEAST_LOAD = 1e-3
+"""Replicas' worth of load from which the search of sizes starts at the least; it ends 10,000 times higher."""
 _MOST_UTILIZATION = 0.9995
-_CEIL_TOLERANCE = 1e-9
+CEIL_TOLERANCE = 1e-9
 
 
 class Targets(eqx.Module):
-    """SLOs of one pool in seconds; inf is no objective. A correction of the model tightens or loosens them."""
+    """SLOs of a pool (or stacked ones) in seconds; inf is no objective. A correction tightens or loosens them."""
 
-    ttft_s: Scalar
-    tpot_s: Scalar
+    ttft_s: Float[Array, "*pools"]
+    tpot_s: Float[Array, "*pools"]
 
 
 class Size(eqx.Module):
@@ -48,8 +51,8 @@ class Size(eqx.Module):
         excess: log-tail excess of each constraint at unlimited replicas; > 0 is out of reach of any number.
     """
 
-    replicas: Scalar
-    excess: Float[Array, " constraints"]
+    replicas: Float[Array, "*pools"]
+    excess: Float[Array, "*pools constraints"]
 
     @property
     def feasible(self) -> Bool[Array, "*pools"]:
@@ -84,7 +87,7 @@ def required_replicas(demand: PoolDemand, targets: Targets, *, relaxed: bool) ->
     """
     load = pool_law(demand, jnp.ones(()), relaxed=relaxed).utilization
     busy = demand.rate > 0
-    load = jnp.where(busy, load, 1.0)
+    load = jnp.where(busy, jnp.maximum(load, _LEAST_LOAD), 1.0)
     fixed = jax.lax.stop_gradient(demand), jax.lax.stop_gradient(load)
 
     def worst(log_utilization: Scalar) -> Scalar:
@@ -102,6 +105,6 @@ def required_replicas(demand: PoolDemand, targets: Targets, *, relaxed: bool) ->
     return Size(jnp.where(busy, needed, 0.0), jnp.where(busy, values[1], -jnp.inf))
 
 
-def whole_replicas(replicas: Array) -> Array:
+def whole_replicas(replicas: np.ndarray) -> np.ndarray:
     """The exact integer: ceil, forgiving the rounding of the root."""
-    return jnp.ceil(replicas * (1.0 - _CEIL_TOLERANCE))
+    return np.ceil(replicas * (1.0 - CEIL_TOLERANCE))

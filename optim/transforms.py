@@ -22,13 +22,19 @@ def thresholds(coordinates: Float[Array, " cuts"], shortest: Scalar, longest: Sc
 
 
 def start_coordinates(num_starts: int, num_pools: int) -> Float[np.ndarray, "starts cuts"]:
-    """Coordinates whose cuts spread evenly over the log-length range: a Halton sequence sorted in each row."""
-    from scipy.stats import qmc
+    """Coordinates whose cuts spread evenly over the log-length range.
 
-    if num_pools == 1:
+    The points are those of the R sequence (Roberts 2018): multiples of powers of the reciprocal of the root of
+    x^(cuts + 1) = x + 1, modulo 1; sorted within each start.
+    """
+    cuts = num_pools - 1
+    if cuts == 0:
         return np.zeros((1, 0))
-    points = qmc.Halton(num_pools - 1, scramble=False).random(num_starts + 1)[1:]
-    cuts = np.sort(0.02 + 0.96 * points, axis=1)
-    steps = np.diff(np.concatenate([np.zeros((num_starts, 1)), cuts, np.ones((num_starts, 1))], axis=1), axis=1)
-    steps = np.maximum(steps, 1e-3)
+    root = 2.0
+    for _ in range(40):
+        root = (1.0 + root) ** (1.0 / (cuts + 1.0))
+    powers = root ** -np.arange(1.0, cuts + 1.0)
+    points = np.sort(0.02 + 0.96 * ((0.5 + np.arange(1.0, num_starts + 1.0)[:, None] * powers[None]) % 1.0), axis=1)
+    ends = np.zeros((num_starts, 1)), np.ones((num_starts, 1))
+    steps = np.maximum(np.diff(np.concatenate([ends[0], points, ends[1]], axis=1), axis=1), 1e-3)
     return np.log(steps[:, :-1] / steps[:, -1:])

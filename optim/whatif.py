@@ -16,7 +16,7 @@ from optim._compile import program
 from optim.cases import Case, cases
 from optim.problem import PlanProblem
 from optim.relax import descend, smooth
-from optim.sizing import Targets, whole_replicas
+from optim.sizing import CEIL_TOLERANCE, Targets
 from optim.transforms import start_coordinates
 
 NUM_STARTS = 6
@@ -113,7 +113,7 @@ def _solve(case: Case, smoothed: Case, rows: jax.Array, model: str) -> tuple[jax
         _, upper = descend(starts, there, model)
         upper = jnp.concatenate([longest[None], jnp.maximum(jnp.floor(upper), 1.0)])
         size = jax.vmap(lambda u: here.sizes(u, model=model, relaxed=False))(upper)
-        replicas = whole_replicas(size.replicas)
+        replicas = jnp.ceil(size.replicas * (1.0 - CEIL_TOLERANCE))
         whole = (replicas * jnp.asarray(case.profile.usd_per_hour)[None]).sum(1)
         whole = jnp.where(size.feasible.all(1), whole, jnp.inf)
         at = jnp.argmin(whole)

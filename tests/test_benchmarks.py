@@ -27,7 +27,7 @@ def lines(script):
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        ("speed.py", {"designs.kimura.sized.with_gradient.rate_200", "simulator.replicas_10.over_peer"}),
+        ("speed.py", {"designs.kimura.evaluated.with_gradient.rate_200", "simulator.replicas_10.over_peer"}),
         ("accuracy.py", {"step.ttft_p99.all.median_error", "step.tpot_p99.interval_too_wide"}),
     ],
 )

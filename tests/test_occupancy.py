@@ -122,8 +122,8 @@ def test_one_engine_of_equal_work_equals_its_birth_death_chain(slots, rho, steps
     rate = rho * slots / (steps * (base + work * slots))
     full, running = birth_death(rate, slots, steps, lambda n: base + work * n)
     state = solve(rate, 1.0, slots, base, [(0.5, 0.5 * steps, work), (0.5, 1.5 * steps, work)])
-    assert float(state.wait_probability) == pytest.approx(full, rel=1e-8, abs=1e-14)
-    assert float(state.mean_active) == pytest.approx(running, rel=1e-8)
+    assert float(state.wait_probability) == pytest.approx(full, rel=1e-7, abs=1e-14)
+    assert float(state.mean_active) == pytest.approx(running, rel=1e-7)
 
 
 @pytest.mark.parametrize(("slots", "rho"), [(1, 0.5), (8, 0.8), (64, 0.8), (256, 0.95)])
@@ -240,7 +240,7 @@ def test_more_replicas_and_less_load_never_wait_more(growth, **values):
     assert less <= here * (1.0 + 1e-6) + 1e-12
 
 
-@pytest.mark.parametrize("at", [(24.0, 1.3, 30.0), (3.0, 2.0, 16.0), (36.0, 1.0, 200.0)])
+@pytest.mark.parametrize("at", [(24.0, 1.3, 30.0), (3.0, 2.0, 16.0), (36.0, 1.1, 200.0)])
 def test_gradients_agree_with_differences(at):
     kinds = jnp.asarray(CHAT)
 

@@ -1,0 +1,319 @@
+"""The command line: exit statuses, clean errors, strict JSON, readable pages, files."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import optim.plan
+from optim.cli import app
+from optim.verify import verify
+
+REPOSITORY = Path(__file__).parent.parent
+EXAMPLE = str(REPOSITORY / "examples" / "azure_conversation.toml")
+FAST = ["--max-pools", "1", "--precision", "0.2"]
+"""One pool and few requests; the shapes of `examples/01_plan.py`, so that both share their compiled programs."""
+
+
+def run(*arguments: str):
+    """Run the command in this process."""
+    return CliRunner().invoke(app, list(arguments))
+
+
+def strict(text: str):
+    """JSON without the tokens that JSON does not have."""
+
+    def refuse(token):
+        raise AssertionError(f"{token} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """One plan, as JSON and in a folder."""
+    folder = tmp_path_factory.mktemp("out")
+    result = run("plan", EXAMPLE, *FAST, "--json", "--out", str(folder))
+    assert result.exit_code == 0, result.output
+    return strict(result.stdout), folder
+
+
+def test_a_plan_is_strict_json_with_everything_in_it(planned):
+    doc, _ = planned
+    assert doc["schema_version"] == 1
+    assert doc["status"] == "verified"
+    assert doc["model"] == "step"
+    pool = doc["design"]["pools"][0]
+    assert (pool["profile"], pool["replicas"], pool["max_context"], pool["upper_tokens"]) == (
+        "h100-80gb",
+        3,
+        16384.0,
+        16384.0,
+    )
+    assert doc["cost_usd_per_hour"] == pytest.approx(12.06)
+    assert doc["cost_usd_per_year"] == pytest.approx(12.06 * 8760)
+    assert doc["cost_usd_per_million_output_tokens"] > 0
+    assert 0 < doc["analytic"]["ttft_p99_ms"] < 500
+    assert 0.8 < doc["analytic"]["utilization"] < 1
+    assert len(doc["analytic"]["pools"]) == 1
+    found = doc["verification"]
+    for name in ("ttft_p99_ms", "tpot_p99_ms"):
+        assert found[name]["low"] <= found[name]["value"] <= found[name]["high"]
+        assert found[name]["n"] > 0
+    assert found["slo_met"] is True
+    assert found["requests"] > 0 and found["rejected"] == 0 and found["overloaded"] is False
+    assert doc["certificate"]["lower_bound_usd_per_hour"] <= doc["cost_usd_per_hour"] + 1e-9
+    assert 0 <= doc["certificate"]["gap"] < 1
+    assert isinstance(doc["binding_constraint"], str)
+    assert pool["binding_constraint"] == doc["binding_constraint"]
+    assert doc["sensitivities"]["usd_per_hour_per_rps"] > 0
+    assert doc["rounds"] and doc["seed"] == 0 and doc["version"]
+
+
+def test_every_input_and_constant_says_where_it_came_from(planned):
+    doc, _ = planned
+    assert all(set(entry) == {"value", "source"} for entry in doc["inputs"].values())
+    assert doc["inputs"]["rate_rps"] == {"value": 200.0, "source": "given in azure_conversation.toml"}
+    assert doc["inputs"]["max_pools"]["source"] == "given on the command line"
+    assert doc["inputs"]["seed"]["source"] == "default"
+    assert "published, not measured" in doc["profiles"][0]["source"]
+    assert doc["profiles"][0]["base_s"] == 0.004
+    assert doc["workload"]["source"] and doc["workload"]["notes"]
+    assert any("optimistic" in warning for warning in doc["warnings"])
+
+
+def test_out_holds_json_tables_and_plots(planned):
+    doc, folder = planned
+    assert strict((folder / "plan.json").read_text()) == doc
+    with (folder / "pools.csv").open() as file:
+        assert [row["replicas"] for row in csv.DictReader(file)] == ["3"]
+    with (folder / "pareto.csv").open() as file:
+        assert sum(row["recommended"] == "True" for row in csv.DictReader(file)) == 1
+    for name in ("pareto.png", "ttft.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    assert (folder / "report.txt").read_text().startswith("3 x h100-80gb")
+
+
+def test_the_page_says_the_verdict_first_and_fits_a_hundred_columns(planned):
+    result = run("plan", EXAMPLE, *FAST)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("3 x h100-80gb, one pool to 16,384 tokens: $12.06/h. Simulated P99 TTFT")
+    assert ": met." in lines[0] + lines[1]
+    assert max(map(len, lines)) <= 100
+    page = " ".join(result.stdout.split())
+    for words in ("(SLO 500 ms)", "Certificate", "Binding", "+1 req/s costs $0.0", "published, not measured"):
+        assert words in page
+    assert "\x1b" not in result.stdout
+    assert result.stderr == ""
+
+
+def test_without_the_simulator_a_plan_says_it_is_not_verified():
+    result = run("plan", EXAMPLE, *FAST, "--no-simulate", "--json")
+    assert result.exit_code == 0
+    doc = strict(result.stdout)
+    assert (doc["status"], doc["verification"]) == ("unverified", None)
+    assert "NOT verified" in run("plan", EXAMPLE, *FAST, "--no-simulate").stdout
+
+
+def test_what_the_simulator_refuses_exits_4(monkeypatch):
+    def refuse(*args, **kwargs):
+        return replace(verify(*args, **kwargs), slo_met=False)
+
+    monkeypatch.setattr(optim.plan, "verify", refuse) if hasattr(optim.plan, "verify") else monkeypatch.setattr(
+        sys.modules["optim.plan"], "verify", refuse
+    )
+    result = run("plan", EXAMPLE, *FAST, "--json")
+    assert result.exit_code == 4
+    assert strict(result.stdout)["status"] == "refused"
+
+
+def test_infeasible_exits_3_with_the_reason():
+    arguments = ("plan", EXAMPLE, "--max-pools", "1", "--ttft-p99-ms", "5")
+    result = run(*arguments, "--json")
+    assert result.exit_code == 3
+    doc = strict(result.stdout)
+    assert doc["status"] == "infeasible"
+    assert doc["binding_constraint"] == doc["reasons"][0]["kind"] == "prefill"
+    assert "replicas do not shorten a single prefill" in doc["reasons"][0]["text"]
+    assert run(*arguments).stdout.startswith("INFEASIBLE: ")
+
+
+def test_a_cap_on_gpus_is_another_reason():
+    result = run("plan", EXAMPLE, *FAST, "--max-gpus", "2", "--json")
+    assert result.exit_code == 3
+    assert strict(result.stdout)["binding_constraint"] == "gpu_cap"
+
+
+OVERLOADED = str(REPOSITORY / "examples" / "overloaded_a100.toml")
+SMALL = ["--requests", "4000", "--replications", "4"]
+
+
+def test_simulated_overload_is_loud():
+    result = run("simulate", OVERLOADED, *SMALL, "--json")
+    assert result.exit_code == 0, result.output
+    doc = strict(result.stdout)
+    assert doc["status"] == "overloaded"
+    assert doc["verification"]["slo_met"] is False
+    assert doc["verification"]["ttft_p99_ms"]["high"] == "inf"
+    assert doc["analytic"]["ttft_p99_ms"] == "inf"
+    assert doc["analytic"]["utilization"] == pytest.approx(20 / 11.19, rel=1e-3)
+    page = run("simulate", OVERLOADED, *SMALL)
+    assert page.stdout.startswith("OVERLOADED: 1 x a100-80gb")
+
+
+def test_a_fleet_that_keeps_up_is_ok_and_writes_its_plot(tmp_path):
+    result = run("simulate", OVERLOADED, *SMALL, "--rate", "5", "--json", "--out", str(tmp_path / "new" / "folder"))
+    doc = strict(result.stdout)
+    assert (result.exit_code, doc["status"], doc["verification"]["slo_met"]) == (0, "ok", True)
+    assert doc["inputs"]["rate_rps"]["source"] == "given on the command line"
+    assert (tmp_path / "new" / "folder" / "ttft.png").exists()
+
+
+def test_a_trace_is_played_with_its_own_arrivals(tmp_path):
+    rows = "\n".join(f"{i * 0.2},100,20" for i in range(50))
+    (tmp_path / "t.csv").write_text("timestamp,input_tokens,output_tokens\n" + rows)
+    result = run(
+        "simulate", OVERLOADED, "--trace", str(tmp_path / "t.csv"), "--rate", "5", "--arrivals", "trace", "--json"
+    )
+    assert result.exit_code == 0, result.output
+    assert strict(result.stdout)["verification"]["simulated_requests"] == 50
+
+
+def test_whatif_is_the_outer_product_of_its_grids(tmp_path):
+    grids = ("--rate", "100,200", "--ttft-p99-ms", "50:100:50,500")
+    out = ("--json", "--out", str(tmp_path))
+    result = run("whatif", EXAMPLE, "--max-pools", "1", "--tpot-p99-ms", "60", *grids, *out)
+    assert result.exit_code == 0, result.output
+    doc = strict(result.stdout)
+    points = [(p["rate_rps"], round(p["slo_ttft_p99_ms"], 9)) for p in doc["points"]]
+    assert points == [(rate, ttft) for rate in (100, 200) for ttft in (50, 100, 500)]
+    costs = [p["cost_usd_per_hour"] for p in doc["points"]]
+    assert costs[0] >= costs[2] and costs[5] >= costs[2]
+    with (tmp_path / "whatif.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 6
+
+
+def test_pareto_recommends_a_point_that_nothing_beats():
+    result = run("pareto", EXAMPLE, "--thresholds", "2048,4096", "--json")
+    assert result.exit_code == 0, result.output
+    doc = strict(result.stdout)
+    best = doc["recommended"]
+    assert best["slo_met"] and not best["dominated"]
+    assert {p["threshold_tokens"] for p in doc["points"]} == {None, 2048.0, 4096.0}
+    good = [p for p in doc["points"] if p["slo_met"]]
+    assert best["cost_usd_per_hour"] == min(p["cost_usd_per_hour"] for p in good)
+
+
+def test_trace_says_what_it_read(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("timestamp,a,output_tokens\n0,10,5\n1,20,0\n2,30,7\n")
+    result = run("trace", str(path), "--map", "input_tokens=a", "--json")
+    assert result.exit_code == 0, result.output
+    doc = strict(result.stdout)
+    assert doc["num_requests"] == 2
+    assert any("0 output tokens" in note for note in doc["notes"])
+    assert (
+        strict(run("trace", str(path), "--map", "input_tokens=a", "--failed", "keep", "--json").stdout)["num_requests"]
+        == 3
+    )
+    assert "Notes:" in run("trace", str(path), "--map", "input_tokens=a").stdout
+    assert "azure-code" in run("trace", "azure-code").stdout
+
+
+def test_profiles_lists_every_constant_and_source():
+    doc = strict(run("profiles", "--json").stdout)
+    assert {p["name"] for p in doc["profiles"]} == {"a100-80gb", "h100-80gb", "a10g"}
+    assert all(p["source"] for p in doc["profiles"])
+    assert {"azure-conversation", "lmsys"} <= {w["name"] for w in doc["workloads"]}
+    page = run("profiles").stdout
+    assert "base_s" in page and "published, not measured" in page
+
+
+def test_the_schema_is_printed():
+    schema = strict(run("plan", "--schema").stdout)
+    assert set(schema["properties"]) == {"workload", "slo", "fleet"}
+
+
+ENOUGH = ["--workload", "azure-conversation", "--profile", "h100-80gb", "--ttft-p99-ms", "500"]
+
+BAD = [
+    (["plan", "missing.toml"], ["plan file not found: missing.toml"]),
+    (["plan"], ["--ttft-p99-ms", "is required"]),
+    (["plan", *ENOUGH[:4]], ["--ttft-p99-ms", "is required"]),
+    (["plan", *ENOUGH, "--rate", "0"], ["--rate must be > 0"]),
+    (["plan", *ENOUGH, "--rate", "-1"], ["--rate must be > 0"]),
+    (["plan", *ENOUGH, "--rate", "nan"], ["--rate must be a finite number, got nan"]),
+    (["plan", *ENOUGH, "--rate", "inf"], ["--rate must be", "finite"]),
+    (["plan", *ENOUGH, "--rate", "many"], ["--rate"]),
+    (["plan", *ENOUGH, "--tpot-p99-ms", "-1"], ["--tpot-p99-ms must be > 0"]),
+    (["plan", *ENOUGH, "--slo", "-1"], ["No such option", "--slo"]),
+    (["plan", *ENOUGH, "--profile", "h200"], ["--profile: unknown profile 'h200'", "known: "]),
+    (["plan", *ENOUGH, "--model", "step2"], ["--model must be 'step' or 'kimura'", "did you mean 'step'"]),
+    (["plan", *ENOUGH[2:], "--workload", "azur"], ["--workload: unknown workload 'azur'", "'azure'"]),
+    (["plan", *ENOUGH[2:], "--workload", "sharegpt"], ["--rate", "none of its own"]),
+    (["plan", *ENOUGH[2:], "--trace", "no.csv"], ["--trace: trace file not found"]),
+    (["plan", *ENOUGH[2:], "--trace", "empty.csv"], ["--trace: empty.csv", "0 requests"]),
+    (["plan", *ENOUGH[2:], "--trace", "bad.csv"], ["bad.csv: line 3, column 'input_tokens'", "got '-5'"]),
+    (["plan", *ENOUGH[2:], "--trace", "bad.csv", "--map", "x"], ["--map must be OURS=THEIRS"]),
+    (["plan", *ENOUGH[2:], "--trace", "bad.csv", "--map", "x=y"], ["unknown column to map 'x'"]),
+    (["plan", *ENOUGH[2:], "--cdf", "junk.json"], ["--output-share", "is required"]),
+    (["plan", *ENOUGH[2:], "--cdf", "junk.json", "--output-share", "0.2"], ["--cdf: junk.json: not JSON"]),
+    (["plan", *ENOUGH[2:], "--cdf", "falls.json", "--output-share", "0.2"], ["cumulative share"]),
+    (["plan", *ENOUGH[2:], "--cdf", "falls.json", "--output-share", "1.5"], ["--output-share must be < 1"]),
+    (["plan", *ENOUGH, "--cdf", "falls.json"], ["exactly one of name", "got name and cdf"]),
+    (["plan", *ENOUGH, "--max-pools", "0"], ["--max-pools must be >= 1"]),
+    (["plan", *ENOUGH, "--max-context", "1"], ["--max-context must be >= 2"]),
+    (["plan", *ENOUGH, "--precision", "0"], ["--precision must be > 0"]),
+    (["plan", *ENOUGH, "--precision", "nan"], ["--precision must be > 0"]),
+    (["plan", *ENOUGH, "--seed", "-1"], ["--seed"]),
+    (["plan", *ENOUGH, "--out", "junk.json"], ["--out junk.json", "cannot be made"]),
+    (["plan", "junk.json", *ENOUGH], ["junk.json: not TOML"]),
+    (["pareto", *ENOUGH, "--thresholds", "0"], ["--thresholds must be > 0"]),
+    (["pareto", *ENOUGH, "--thresholds", "16384", "--max-context", "8192"], ["threshold", "16384", "max_context"]),
+    (["whatif", *ENOUGH[:4], "--ttft-p99-ms", "1:x:2"], ["--ttft-p99-ms must be numbers"]),
+    (["whatif", *ENOUGH, "--rate", "10,-5"], ["--rate must be > 0"]),
+    (["whatif", *ENOUGH, "--rate", "1:1e9:1e-3"], ["--rate range must have at most"]),
+    (["simulate", OVERLOADED, "--arrivals", "burst"], ["unknown arrivals 'burst'"]),
+    (["simulate", OVERLOADED, "--arrivals", "trace"], ["arrival times"]),
+    (["simulate", OVERLOADED, "--warmup", "1"], ["--warmup must be in [0, 1)"]),
+    (["simulate", OVERLOADED, "--requests", "0"], ["--requests"]),
+    (["simulate", "nothing.toml"], ["fleet.pools is required to simulate"]),
+    (["trace", "no.csv"], ["trace file not found: no.csv"]),
+    (["trace", "empty.csv"], ["0 requests"]),
+    (["trace", "bad.csv", "--time-unit", "min"], ["unknown time_unit 'min'"]),
+    (["plam"], ["No such command 'plam'"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "found"), BAD, ids=lambda value: " ".join(value))
+def test_bad_input_exits_2_with_one_clean_message(arguments, found, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("empty.csv").write_text("")
+    Path("bad.csv").write_text("input_tokens,output_tokens\n10,5\n-5,5\n")
+    Path("junk.json").write_text("{[")
+    Path("nothing.toml").write_text("[fleet]")
+    Path("falls.json").write_text("[[10, 0.5], [20, 0.4], [30, 1]]")
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    for words in found:
+        assert words in result.stderr
+    assert sum(line.lower().startswith("error: ") for line in result.stderr.splitlines()) == 1
+
+
+def test_the_installed_command_answers(tmp_path):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", "from optim.cli import main; main()"]
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, env=environment, check=True)
+    assert version.stdout.startswith("fleetgrad ")
+    missing = subprocess.run([*command, "plan", "no.toml"], capture_output=True, text=True, env=environment)
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert missing.stderr.startswith("error: plan file not found: no.toml")

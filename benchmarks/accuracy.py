@@ -1,6 +1,6 @@
 """Error of the analytical models against the simulator, over workloads, hardware, fleets and utilisations.
 
-Run ``python benchmarks/accuracy.py`` (about three minutes; ``--json`` for one object a line, ``--quick`` for seconds).
+Run ``python benchmarks/accuracy.py`` (two to three minutes; ``--json`` for one object a line, ``--quick`` for seconds).
 Each model is compared with the simulator under its own convention: ``step`` with what a continuously batching
 engine does, ``kimura`` with the slots and constant work of the reference fleet simulator. Both sides get one design,
 one length law and Poisson arrivals at the rate that the model calls this utilisation.

@@ -22,7 +22,7 @@ def invalid(name: str, value: Any, allowed: str, hint: str = "") -> ValueError:
 def unknown(kind: str, value: str, known: Iterable[str], hint: str = "") -> ValueError:
     """An unknown name is an error that lists the near ones; it never becomes another thing."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(value), names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(str(value), names, n=3, cutoff=0.4)
     tail = f"did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
     return ValueError(f"unknown {kind} {value!r}; {tail}known: {', '.join(names)}" + (f"; {hint}" if hint else ""))
 

@@ -250,7 +250,7 @@ def metrics(laws: PoolLaws) -> Metrics:
         ttft_p50_s=ttft[0],
         ttft_p95_s=ttft[1],
         ttft_p99_s=ttft[2],
-        tpot_mean_s=jnp.where(share > 0, share * pools.tpot_mean_s, 0.0).sum(),
+        tpot_mean_s=_mean_over_pools(share, pools.tpot_mean_s, pools.overloaded),
         tpot_p99_s=mixture(laws, pools, share, 0.99, "tpot"),
         usd_per_hour=usd,
         usd_per_million_output_tokens=_usd_per_million(usd, tokens_per_s),
@@ -349,6 +349,12 @@ def _step_mixture(laws: PoolLaws, pools: PoolMetrics, share: PerPool, q: float, 
 
     root = decreasing_root(excess, (laws, share), jnp.zeros(()), jnp.maximum(upper, 1e-9))
     return jnp.where(jnp.any(pools.overloaded), jnp.inf, root)
+
+
+def _mean_over_pools(share: PerPool, values: PerPool, overloaded: Bool[Array, " pools"]) -> Scalar:
+    """The mean over the requests of all pools; inf, with gradient 0, where one is overloaded."""
+    mean = (share * jnp.where(overloaded, 0.0, values)).sum()
+    return jnp.where(jnp.any(overloaded), jnp.inf, mean)
 
 
 def _worst_pool(laws: PoolLaws, pools: PoolMetrics, share: PerPool, q: float, figure: str) -> Scalar:

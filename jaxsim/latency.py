@@ -125,10 +125,10 @@ class StepLatency(eqx.Module):
         work = mean_work + (t - self.base_s - g.decode_work_s - mean_work) / shrink
         own = self.base_s + g.decode_work_s
         alone = jax.nn.sigmoid((own - t) / (_EDGE_WIDTH * own))  # nobody is faster than alone
-        free = alone + (1.0 - alone) * norm.sf(o.work_quantile_score(work))
         full = self.base_s + mean_work + (o.full_step_s - self.base_s - mean_work) * shrink
-        queued = jax.nn.sigmoid((full - t) / (0.01 * full))
-        tail = (g.decode_share * ((1.0 - o.wait_probability) * free + o.wait_probability * queued)).sum()
+        crowded = jax.nn.sigmoid((full - t) / (_EDGE_WIDTH * full))  # nor slower than in a full batch
+        free = alone + (1.0 - alone) * norm.sf(o.work_quantile_score(work)) * crowded
+        tail = (g.decode_share * ((1.0 - o.wait_probability) * free + o.wait_probability * crowded)).sum()
         return jnp.where(self.overloaded, 1.0, tail)
 
     def mean_wait(self) -> Scalar:

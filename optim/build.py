@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -136,7 +137,8 @@ def fleet_request(settings: Settings) -> FleetRequest:
 
 def _ranges(settings: Settings, pools: list[PoolTable]) -> tuple[list[float], list[float]]:
     """max_context and upper_tokens of each pool."""
-    contexts, upper = [], []
+    contexts: list[float] = []
+    upper: list[float] = []
     for k, pool in enumerate(pools):
         context = settings.tables.fleet.max_context if pool.max_context is None else pool.max_context
         key, last = f"fleet.pools[{k}]", k == len(pools) - 1
@@ -180,8 +182,9 @@ def _workload(settings: Settings) -> Workload:
         return _read(settings, "workload.name", lambda: embedded(str(table.name), output_share=table.output_share))
     if table.trace is not None:
         path = settings.path("workload.trace", table.trace)
-        options = {"columns": table.map, "time_unit": table.time_unit, "failed": table.failed or "drop"}
-        return _read(settings, "workload.trace", lambda: Workload.from_trace(path, **options))
+        columns, unit, failed = table.map, table.time_unit, table.failed or "drop"
+        read = partial(Workload.from_trace, path, columns=columns, time_unit=unit, failed=failed)
+        return _read(settings, "workload.trace", read)
     if table.output_share is None:
         raise ConfigError(_missing(settings, "workload.output_share", "a CDF of total tokens does not know it"))
     share, path = table.output_share, settings.path("workload.cdf", str(table.cdf))

@@ -59,6 +59,10 @@ def prepare_jax() -> None:
     from optim._compile import keep_programs
 
     jax.config.update("jax_enable_x64", True)
+    try:
+        (cache_folder() / "programs").mkdir(parents=True, exist_ok=True)
+    except OSError:  # nowhere to write: every run compiles
+        return
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

@@ -12,6 +12,7 @@ import numpy as np
 from jaxsim._checks import require_x64
 from jaxsim.evaluate import Metrics
 from jaxsim.fleet import FleetDesign
+from jaxsim.profiles import Profile
 from optim.binding import Binding, binding
 from optim.cases import Case, Choice, case_metrics, cases, without_empty_pools
 from optim.diagnose import Infeasible, Reason, infeasible
@@ -151,7 +152,7 @@ def _rounds(
             yield Round(correction, proposal, None, _certificate(problem, choices, correction, proposal))
             return
         progress(f"round {number}: simulating {_words(proposal.design)}")
-        verdict = verify(proposal.design, problem, seed=seed, precision=precision)
+        verdict = verify(proposal.design, problem, proposal.analytic, seed=seed, precision=precision)
         pools = proposal.analytic.pools
         used, correction = (
             correction,
@@ -165,14 +166,21 @@ def _rounds(
 
 
 def propose(problem: PlanProblem, choices: tuple[Choice, ...], correction: Correction) -> Proposal | None:
-    """The cheapest design by the corrected model over all choices of hardware; None where there is none."""
+    """The cheapest design by the corrected model over all choices of hardware; None where there is none.
+
+    One within the cap on GPUs is preferred to a cheaper one above it.
+    """
     best: tuple[Choice, Rounded] | None = None
+    least = (True, np.inf)
     for profiles, case in choices:
         targeted = _targeted(problem, case, correction)
         _, upper = relax(targeted, model=problem.model)
         rounded = round_plan(targeted, np.asarray(upper), model=problem.model)
-        if rounded is not None and (best is None or rounded.usd_per_hour < best[1].usd_per_hour - 1e-9):
-            best = Choice(profiles, targeted), rounded
+        if rounded is None:
+            continue
+        over_cap = _gpus(rounded.replicas, targeted.profile) > _cap(problem)
+        if (over_cap, rounded.usd_per_hour) < (least[0], least[1] - 1e-9):
+            best, least = (Choice(profiles, targeted), rounded), (over_cap, rounded.usd_per_hour)
     return None if best is None else _proposal(problem, *best)
 
 
@@ -224,9 +232,17 @@ def _conclude(problem: PlanProblem, seed: int, rounds: tuple[Round, ...], simula
     )
 
 
+def _gpus(replicas: np.ndarray, profile: Profile) -> float:
+    return float(np.sum(replicas * np.asarray(profile.gpus_per_replica)))
+
+
+def _cap(problem: PlanProblem) -> float:
+    return np.inf if problem.max_gpus is None else problem.max_gpus
+
+
 def _over_cap(problem: PlanProblem, proposal: Proposal) -> Reason | None:
-    gpus = float(np.sum(proposal.design.replicas * proposal.design.profile.gpus_per_replica))
-    if problem.max_gpus is None or gpus <= problem.max_gpus:
+    gpus = _gpus(proposal.design.replicas, proposal.design.profile)
+    if gpus <= _cap(problem):
         return None
     return Reason(
         Infeasible.GPU_CAP,

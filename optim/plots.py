@@ -34,8 +34,6 @@ def _axes(width: float = 8.0, height: float = 5.4) -> tuple[Any, Any]:
 
 def plot_pareto(front: ParetoFront, path: Path, *, slo: SLO, title: str) -> None:
     """Cost against P99 TTFT of every design: the front as a line, what is dominated in grey."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
     figure, axes = _axes()
     points = [p for p in front.points if np.isfinite(float(p.analytic.ttft_p99_s))]
     ttft = np.array([float(p.analytic.ttft_p99_s) * 1e3 for p in points])
@@ -59,9 +57,10 @@ def plot_pareto(front: ParetoFront, path: Path, *, slo: SLO, title: str) -> None
         at = (best.usd_per_hour, float(best.analytic.ttft_p99_s) * 1e3)
         axes.plot(*at, "*", color=ORANGE, markersize=18, zorder=5, label=f"recommended: {words.fleet(best.design)}")
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: words.given(y)))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    _plain_log_ticks(axes.yaxis, np.append(ttft, objective))
+    _log(axes.yaxis, np.append(ttft, objective))
+    if usd.size and usd.min() > 0 and usd.max() > 8 * usd.min():
+        axes.set_xscale("log")
+        _log(axes.xaxis, usd)
     axes.margins(x=0.08, y=0.12)
     axes.set_xlabel("cost, $ per hour")
     axes.set_ylabel("P99 TTFT by the model, ms")
@@ -70,12 +69,16 @@ def plot_pareto(front: ParetoFront, path: Path, *, slo: SLO, title: str) -> None
     figure.savefig(path)
 
 
-def _plain_log_ticks(axis: Any, values: np.ndarray) -> None:
-    """Labels at 1, 2 and 5 where the range is short: a log axis alone may label none."""
-    from matplotlib.ticker import LogLocator
+def _log(axis: Any, values: np.ndarray) -> None:
+    """Label a log axis in plain numbers, and at enough of them where its range is short."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    span = float(np.max(values) / np.min(values)) if len(values) and np.min(values) > 0 else 1.0
-    axis.set_major_locator(LogLocator(base=10, subs=(1.0,) if span > 1e3 else (1.0, 2.0, 5.0)))
+    positive = values[values > 0]
+    span = float(positive.max() / positive.min()) if positive.size else 1.0
+    digits = (1.0,) if span > 1e3 else (1.0, 2.0, 5.0) if span > 5 else tuple(np.arange(1.0, 10.0))
+    axis.set_major_locator(LogLocator(base=10, subs=digits))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: words.given(value)))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def plot_ttft(
@@ -90,8 +93,6 @@ def plot_ttft(
     title: str,
 ) -> None:
     """P(TTFT > t) on a log axis: the simulator's over the model's, with both P99s and the objective."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
     figure, axes = _axes()
     simulated = np.sort(result.ttft.values)
     last = float(np.quantile(simulated, 1.0 - _LEAST_TAIL))
@@ -130,9 +131,7 @@ def plot_ttft(
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_ylim(_LEAST_TAIL, 1.3)
-    _plain_log_ticks(axes.xaxis, times)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: words.given(x)))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    _log(axes.xaxis, times * 1e3)
     axes.set_xlabel("TTFT, ms")
     axes.set_ylabel("share of requests with a longer TTFT")
     axes.set_title(title, loc="left", fontsize=11)

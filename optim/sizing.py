@@ -88,11 +88,11 @@ def required_replicas(demand: PoolDemand, targets: Targets, *, relaxed: bool) ->
     load = pool_law(demand, jnp.ones(()), relaxed=relaxed).utilization
     busy = demand.rate > 0
     load = jnp.where(busy, jnp.maximum(load, _LEAST_LOAD), 1.0)
-    fixed = jax.lax.stop_gradient(demand), jax.lax.stop_gradient(load)
+    fixed = jax.lax.stop_gradient((demand, load, targets))
 
     def worst(log_utilization: Scalar) -> Scalar:
-        inner, inner_load = fixed
-        return jnp.max(excess(inner, inner_load * jnp.exp(-log_utilization), targets, relaxed=relaxed))
+        inner, inner_load, inner_targets = fixed
+        return jnp.max(excess(inner, inner_load * jnp.exp(-log_utilization), inner_targets, relaxed=relaxed))
 
     least, most = jnp.log(jnp.asarray(_LEAST_UTILIZATION)), jnp.log(jnp.asarray(_MOST_UTILIZATION))
     root = -bracketed_root(lambda u: worst(-u), -most, -least)

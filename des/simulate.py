@@ -48,6 +48,7 @@ def simulate(
     replications: int | None = None,
     precision: float | None = None,
     max_requests: int = MAX_REQUESTS,
+    decided: Callable[[SimulationResult], bool] | None = None,
     arrivals: str = "poisson",
 ) -> SimulationResult:
     """Simulate a fleet: every step of every engine, every request from arrival to last token.
@@ -71,6 +72,7 @@ def simulate(
         precision: wanted relative half-width of the 95 % intervals of the fleet's P99 TTFT and TPOT. Runs are
             repeated longer until it is met, a pool turns out to be overloaded, or `max_requests` is reached.
         max_requests: longest try when `precision` is given.
+        decided: with `precision`, also stops where this says that a closer look would change nothing.
         arrivals: ``"poisson"``, or ``"trace"`` to play the workload's own arrivals (`rate` stretches time).
 
     Raises:
@@ -101,7 +103,7 @@ def simulate(
     def attempt(number: int) -> SimulationResult:
         return _play_poisson(experiment, lengths, offered, number=number, count=count, seed=seed)
 
-    return attempt(number) if precision is None else _until_precise(attempt, number, precision, max_requests)
+    return attempt(number) if precision is None else _until_precise(attempt, number, precision, max_requests, decided)
 
 
 def _play_trace(experiment: Experiment, stream: Stream, seed: int) -> SimulationResult:
@@ -129,13 +131,17 @@ def _play_poisson(
 
 
 def _until_precise(
-    attempt: Callable[..., SimulationResult], number: int, precision: float, max_requests: int
+    attempt: Callable[..., SimulationResult],
+    number: int,
+    precision: float,
+    max_requests: int,
+    decided: Callable[[SimulationResult], bool] | None,
 ) -> SimulationResult:
     """Longer and longer runs until the P99s are known to `precision`; a longer run also has less start-up bias."""
     while True:
         result = attempt(number)
         reached = result.precision()
-        if reached <= precision or result.overloaded:
+        if reached <= precision or result.overloaded or (decided is not None and decided(result)):
             return result
         if number >= max_requests:
             note = f"precision {precision:g} was not reached: {reached:.3g} after {number:,} requests"

@@ -50,6 +50,7 @@ def program(function: Callable[..., Any] | None = None, *, fast: bool = True) ->
     def call(*args: Any, **kwargs: Any) -> Any:
         arrays, static = eqx.partition((args, kwargs), eqx.is_array)
         leaves, shape = jax.tree.flatten(arrays)
+        leaves = [jnp.asarray(v, dtype=v.dtype) for v in leaves]  # a weak type would compile anew
         fixed, fixed_shape = jax.tree.flatten(static)
         key = (shape, fixed_shape, tuple(fixed), tuple((v.shape, v.dtype) for v in leaves))
         if key not in compiled:

@@ -22,6 +22,9 @@ from optim.sizing import Size, Targets, excess, required_replicas
 
 Scalar = Float[Array, ""]
 
+IDLE_RATE = 1e-9
+"""Requests per second that find every engine idle."""
+
 
 class Case(eqx.Module):
     """One choice of hardware for each pool, in numbers alone: equal shapes share compiled programs.
@@ -62,7 +65,7 @@ class Case(eqx.Module):
     def idle(self) -> tuple[Case, Array, Array]:
         """Hardly any load on one replica in the last pool: the case, replicas and thresholds."""
         last = np.append(np.zeros(self.num_pools - 1), 1.0)
-        quiet = eqx.tree_at(lambda c: c.rate, self, jnp.asarray(1e-9))
+        quiet = eqx.tree_at(lambda c: c.rate, self, jnp.asarray(IDLE_RATE))
         return quiet, jnp.asarray(last), jnp.asarray(np.where(last > 0, float(self.longest), 1.0))
 
     def relaxed_usd_per_hour(self, size: Size) -> Scalar:

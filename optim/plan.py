@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,7 +16,7 @@ from jaxsim.evaluate import Metrics
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
 from optim.binding import Binding, binding
-from optim.cases import Case, Choice, case_metrics, cases, without_empty_pools
+from optim.cases import IDLE_RATE, Case, Choice, case_metrics, cases, without_empty_pools
 from optim.diagnose import Infeasible, Reason, infeasible
 from optim.problem import PlanProblem
 from optim.relax import relax
@@ -22,7 +24,8 @@ from optim.rounding import Certificate, Rounded, certificate, round_plan
 from optim.sensitivity import Sensitivities, sensitivities
 from optim.verify import Correction, Verification, verify
 
-MAX_ROUNDS = 4
+MAX_ROUNDS = 8
+BISECTIONS = 6
 PRECISION = 0.03
 
 Progress = Callable[[str], None]
@@ -42,11 +45,12 @@ class Proposal:
     """A whole design that the model holds for feasible, with what the model says of it.
 
     Attributes:
-        case, padded: as searched, with empty pools.
+        profiles, case, padded: as searched, with empty pools.
         pools: places of the pools with requests among the padded ones.
         design, analytic: the pools with requests.
     """
 
+    profiles: tuple[Profile, ...]
     case: Case
     padded: FleetDesign
     pools: tuple[int, ...]
@@ -139,30 +143,62 @@ def _rounds(
     simulate: bool,
     progress: Progress,
 ) -> Iterator[Round]:
-    """Propose, verify, correct; until nothing cheaper is possible, a proposal comes back or the rounds are used up."""
+    """Propose, verify, correct; until nothing cheaper is possible, nothing new comes up or the rounds are used up."""
     correction = Correction.none(problem.max_pools)
-    seen: set[tuple[object, ...]] = set()
+    tried: dict[tuple[object, ...], bool] = {}
+    bracket = _Bracket(failed=None, met=None)
     for number in range(1, MAX_ROUNDS + 1):
         progress(f"round {number}: searching thresholds and sizes")
-        proposal = propose(problem, choices, correction)
-        if proposal is None or (key := _key(proposal.design)) in seen:
+        if (fresh := _fresh(problem, choices, correction, bracket, tried)) is None:
             return
-        seen.add(key)
+        used, proposal = fresh
         if not simulate or _over_cap(problem, proposal) is not None:
-            yield Round(correction, proposal, None, _certificate(problem, choices, correction, proposal))
+            yield Round(used, proposal, None, _certificate(problem, choices, used, proposal))
             return
         progress(f"round {number}: simulating {_words(proposal.design)}")
-        verdict = verify(proposal.design, problem, proposal.analytic, seed=seed, precision=precision)
-        pools = proposal.analytic.pools
-        used, correction = (
-            correction,
-            correction.updated(proposal.pools, verdict, np.asarray(pools.ttft_p99_s), np.asarray(pools.tpot_p99_s)),
-        )
+        verdict = verify(proposal.design, problem, analytic=proposal.analytic, seed=seed, precision=precision)
+        tried[_key(proposal.design)] = verdict.slo_met
+        bracket = bracket._replace(met=used) if verdict.slo_met else bracket._replace(failed=used)
+        idle = _idle(problem, proposal).pools
+        correction = used.updated(proposal.pools, verdict, proposal.analytic.pools, idle)
         progress(f"round {number}: proving a bound")
         proof = _certificate(problem, choices, correction, proposal)
         yield Round(used, proposal, verdict, proof)
         if verdict.slo_met and proof.gap <= 0.0:
             return
+
+
+class _Bracket(NamedTuple):
+    """Corrections whose proposals the simulator last refused and accepted."""
+
+    failed: Correction | None
+    met: Correction | None
+
+
+def _fresh(
+    problem: PlanProblem,
+    choices: tuple[Choice, ...],
+    learned: Correction,
+    bracket: _Bracket,
+    tried: dict[tuple[object, ...], bool],
+) -> tuple[Correction, Proposal] | None:
+    """A proposal not tried yet: with what was learned, else with a correction between the last no and the last yes."""
+    proposal = propose(problem, choices, learned)
+    if proposal is not None and _key(proposal.design) not in tried:
+        return learned, proposal
+    failed, met = bracket
+    for _ in range(BISECTIONS):
+        if failed is None or met is None:
+            return None
+        middle = failed.between(met)
+        proposal = propose(problem, choices, middle)
+        if proposal is None or tried.get(_key(proposal.design), False):
+            met = middle
+        elif _key(proposal.design) in tried:
+            failed = middle
+        else:
+            return middle, proposal
+    return None
 
 
 def propose(problem: PlanProblem, choices: tuple[Choice, ...], correction: Correction) -> Proposal | None:
@@ -189,14 +225,19 @@ def _proposal(problem: PlanProblem, choice: Choice, rounded: Rounded) -> Proposa
     figures = case_metrics(choice.case, jnp.asarray(replicas), jnp.asarray(upper), model=problem.model)
     design, analytic, pools = without_empty_pools(choice.profiles, replicas, upper, figures)
     padded = choice.case.design(jnp.asarray(replicas), jnp.asarray(upper))
-    return Proposal(choice.case, padded, pools, design, analytic, rounded.usd_per_hour)
+    return Proposal(choice.profiles, choice.case, padded, pools, design, analytic, rounded.usd_per_hour)
 
 
 def _targeted(problem: PlanProblem, case: Case, correction: Correction) -> Case:
-    """The case with the SLO divided by what the simulator found the model to be short of."""
-    slo = problem.slo
-    tpot = np.inf if slo.tpot_p99_s is None else slo.tpot_p99_s
-    return case.with_targets(slo.ttft_p99_s / correction.ttft, tpot / correction.tpot)
+    return case.with_targets(*correction.targets(problem.slo))
+
+
+def _idle(problem: PlanProblem, proposal: Proposal) -> Metrics:
+    """The model's figures of the proposal without load."""
+    replicas, upper = np.asarray(proposal.padded.replicas), np.asarray(proposal.padded.upper_tokens)
+    quiet = eqx.tree_at(lambda c: c.rate, proposal.case, jnp.asarray(IDLE_RATE))
+    figures = case_metrics(quiet, jnp.asarray(replicas), jnp.asarray(upper), model=problem.model)
+    return without_empty_pools(proposal.profiles, replicas, upper, figures)[1]
 
 
 def _certificate(
@@ -232,8 +273,8 @@ def _conclude(problem: PlanProblem, seed: int, rounds: tuple[Round, ...], simula
     )
 
 
-def _gpus(replicas: np.ndarray, profile: Profile) -> float:
-    return float(np.sum(replicas * np.asarray(profile.gpus_per_replica)))
+def _gpus(replicas: Any, profile: Profile) -> float:
+    return float(np.sum(np.asarray(replicas) * np.asarray(profile.gpus_per_replica)))
 
 
 def _cap(problem: PlanProblem) -> float:

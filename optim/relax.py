@@ -72,6 +72,8 @@ def relax(case: Case, *, model: str) -> tuple[Float[np.ndarray, " starts"], Floa
         Objective (log dollars per hour, plus a penalty where a constraint is out of reach of any number of
         replicas) and thresholds of each start, best first.
     """
+    if case.num_pools == 1:
+        return np.zeros(1), np.array([[float(case.longest)]])
     starts = jnp.asarray(start_coordinates(NUM_STARTS, case.num_pools))
     values, upper = (np.asarray(v) for v in _descend(starts, smooth(case), model))
     order = np.argsort(values, kind="stable")

@@ -9,7 +9,7 @@ import numpy as np
 import des
 from des import Estimate, SimulationResult
 from des.simulate import default_requests
-from jaxsim.evaluate import Metrics
+from jaxsim.evaluate import Metrics, PoolMetrics
 from jaxsim.fleet import FleetDesign
 from optim.problem import SLO, PlanProblem
 
@@ -17,6 +17,9 @@ QUANTILE = 0.99
 FILLINGS = 10.0
 """Requests of one replication, in requests that run at a time over the spare share of the capacity."""
 MOST_FIRST_REQUESTS = 3_000_000
+_STEP = 1.5
+_LEAST_EXCESS = 0.02
+"""Share of a P99 below which its excess over the floor is noise."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,14 @@ class Verification:
 
 
 def verify(
-    design: FleetDesign, problem: PlanProblem, analytic: Metrics, *, seed: int, precision: float
+    design: FleetDesign, problem: PlanProblem, *, analytic: Metrics, seed: int, precision: float
 ) -> Verification:
     """Simulate a whole design and hold it against the SLO.
 
     Args:
         design: whole numbers of replicas, no empty pool.
-        analytic: the model's figures of it, from which the shortest sensible run is judged.
         problem: workload, rate, SLO and model; the simulator runs in the convention of the same name.
+        analytic: the model's figures of the design, from which the shortest sensible run is judged.
         seed: of the simulation.
         precision: relative half-width of the 95 % intervals of the P99s.
     """
@@ -72,6 +75,7 @@ def verify(
         num_requests=_first_length(design, analytic),
         seed=seed,
         precision=precision,
+        decided=lambda result: _clearly_missed(judge(result, problem.slo), problem.slo),
         convention=problem.model,
     )
     return judge(result, problem.slo)
@@ -93,6 +97,14 @@ def judge(result: SimulationResult, slo: SLO) -> Verification:
         overloaded=result.overloaded,
         result=result,
     )
+
+
+def _clearly_missed(found: Verification, slo: SLO) -> bool:
+    """Some interval lies wholly above its objective, so no greater precision can turn the no into a yes."""
+    figures = [(found.ttft_p99_s, slo.ttft_p99_s), (found.tpot_p99_s, slo.tpot_p99_s)]
+    for pool in found.pools:
+        figures += [(pool.ttft_p99_s, slo.ttft_p99_s), (pool.tpot_p99_s, slo.tpot_p99_s)]
+    return any(e is not None and limit is not None and e.low > limit for e, limit in figures)
 
 
 def _first_length(design: FleetDesign, analytic: Metrics) -> int:
@@ -121,38 +133,84 @@ def _pool_below(pool: PoolVerdict, slo: SLO) -> bool:
 
 @dataclass(frozen=True)
 class Correction:
-    """Factors per pool by which the simulator's P99s exceed the model's; the search divides the SLO by them."""
+    """What the simulator taught about the model, per pool of the search.
+
+    A P99 is a floor that no number of replicas lowers (the P99 of an idle pool) and an excess that load adds. The
+    simulator corrects the excess; the search then works with targets whose excess is divided by the factor, which
+    stay above the floor however large it is.
+
+    Attributes:
+        ttft, tpot: simulated over modelled excess; 1 where nothing is known.
+        ttft_floor_s, tpot_floor_s: the floors, seconds; 0 where nothing is known.
+    """
 
     ttft: np.ndarray
     tpot: np.ndarray
+    ttft_floor_s: np.ndarray
+    tpot_floor_s: np.ndarray
 
-    LIMITS = (0.5, 4.0)
+    LIMITS = (0.25, 5.0)
 
     @classmethod
     def none(cls, num_pools: int) -> Correction:
         """The model as it is."""
-        return cls(np.ones(num_pools), np.ones(num_pools))
+        return cls(np.ones(num_pools), np.ones(num_pools), np.zeros(num_pools), np.zeros(num_pools))
 
     def updated(
-        self, pools: tuple[int, ...], verdict: Verification, model_ttft: np.ndarray, model_tpot: np.ndarray
+        self, pools: tuple[int, ...], verdict: Verification, model: PoolMetrics, idle: PoolMetrics
     ) -> Correction:
         """The correction that makes the model agree with the simulator at the design just tried.
+
+        A pool that it left empty takes over what the worst of the others taught; after a no, the factors of the
+        TTFT grow by at least a half, so that the search moves on.
 
         Args:
             pools: place of each simulated pool among the search's pools.
             verdict: of the simulator.
-            model_ttft, model_tpot: uncorrected P99s of the model at that design, per simulated pool.
+            model, idle: the model's figures of those pools, under the load and without any.
         """
-        ttft, tpot = self.ttft.copy(), self.tpot.copy()
-        for at, pool, modelled_ttft, modelled_tpot in zip(pools, verdict.pools, model_ttft, model_tpot, strict=True):
-            ttft[at] = _factor(pool.ttft_p99_s, modelled_ttft, pool.overloaded, self.LIMITS)
-            tpot[at] = _factor(pool.tpot_p99_s, modelled_tpot, pool.overloaded, self.LIMITS)
-        return Correction(ttft, tpot)
+        learned = {
+            at: (
+                self._factor(pool.ttft_p99_s, float(model.ttft_p99_s[i]), float(idle.ttft_p99_s[i]), pool.overloaded),
+                self._factor(pool.tpot_p99_s, float(model.tpot_p99_s[i]), float(idle.tpot_p99_s[i]), pool.overloaded),
+                float(idle.ttft_p99_s[i]),
+                float(idle.tpot_p99_s[i]),
+            )
+            for i, (at, pool) in enumerate(zip(pools, verdict.pools, strict=True))
+        }
+        worst = max(learned.values())
+        rows = np.array([learned.get(at, worst) for at in range(len(self.ttft))])
+        if not verdict.slo_met:  # a proposal that failed must not come back
+            rows[:, 0] = np.maximum(rows[:, 0], _STEP * self.ttft)
+            rows[:, 1] = np.maximum(rows[:, 1], self.tpot)
+        return Correction(*rows.T)
+
+    def between(self, other: Correction) -> Correction:
+        """Half way, factors by their geometric means; a floor unknown to one is that of the other."""
+        return Correction(
+            np.sqrt(self.ttft * other.ttft),
+            np.sqrt(self.tpot * other.tpot),
+            np.maximum(self.ttft_floor_s, other.ttft_floor_s),
+            np.maximum(self.tpot_floor_s, other.tpot_floor_s),
+        )
+
+    def targets(self, slo: SLO) -> tuple[np.ndarray, np.ndarray]:
+        """TTFT and TPOT targets of each pool, seconds, that stand for the SLO in the uncorrected model."""
+        tpot = np.inf if slo.tpot_p99_s is None else slo.tpot_p99_s
+        return (
+            _target(slo.ttft_p99_s, self.ttft_floor_s, self.ttft),
+            _target(tpot, self.tpot_floor_s, self.tpot),
+        )
+
+    @classmethod
+    def _factor(cls, simulated: Estimate | None, modelled: float, floor: float, overloaded: bool) -> float:
+        if overloaded:
+            return cls.LIMITS[1]
+        if simulated is None or not np.isfinite(modelled):
+            return 1.0
+        excess = max(simulated.value - floor, _LEAST_EXCESS * simulated.value)
+        return float(np.clip(excess / max(modelled - floor, _LEAST_EXCESS * modelled), *cls.LIMITS))
 
 
-def _factor(simulated: Estimate | None, modelled: float, overloaded: bool, limits: tuple[float, float]) -> float:
-    if overloaded:
-        return limits[1]
-    if simulated is None or not modelled > 0:
-        return 1.0
-    return float(np.clip(simulated.value / modelled, *limits))
+def _target(slo: float, floor: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    return np.where(floor < slo, floor + (slo - floor) / factor, slo)

@@ -3,9 +3,13 @@
 import math
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fleets import assert_finite
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.special import gammaincc, gammaln
 
 import jaxsim
@@ -14,6 +18,7 @@ from optim.problem import SLO, PlanProblem
 from optim.relax import relax
 from optim.rounding import certificate, round_plan
 from optim.sizing import whole_replicas
+from optim.transforms import start_coordinates, thresholds
 
 KNOTS = 65_800
 WORKLOADS = {"azure": 8192, "lmsys": 65_536, "agent": 65_536}

@@ -16,20 +16,20 @@ from jaxtyping import Array, Float
 
 Scalar = Float[Array, ""]
 
-_EVALUATIONS = 20
+QUANTILE_EVALUATIONS = 40
 _SLACK = 1.0
 _TRUNCATION = 0.2
 
 
-def bracketed_root(function: Callable[[Scalar], Scalar], lower: Scalar, upper: Scalar) -> Scalar:
+def bracketed_root(function: Callable[[Scalar], Scalar], lower: Scalar, upper: Scalar, *, evaluations: int) -> Scalar:
     """The x in [lower, upper] where `function` falls through 0; no gradient.
 
-    Twenty evaluations by the ITP method (Oliveira and Takahashi 2021): never farther from the root than
-    bisection with one evaluation less (4e-6 of the bracket), and near machine precision where the function is
-    smooth. Without a change of sign, the end of the bracket that is nearer to one.
+    By the ITP method (Oliveira and Takahashi 2021): never farther from the root than bisection with one
+    evaluation less (2**(1 - evaluations) of the bracket), and near machine precision where the function is smooth.
+    Without a change of sign, the end of the bracket that is nearer to one.
     """
     width = upper - lower
-    final = width * 2.0 ** -(_EVALUATIONS - 1.0)
+    final = width * 2.0 ** -(evaluations - 1.0)
 
     def interpolate(
         number: Array, bracket: tuple[Scalar, Scalar, Scalar, Scalar]
@@ -40,7 +40,7 @@ def bracketed_root(function: Callable[[Scalar], Scalar], lower: Scalar, upper: S
         side = jnp.sign(middle - secant)
         nudge = _TRUNCATION * (high - low) ** 2 / width
         towards = jnp.where(nudge <= jnp.abs(middle - secant), secant + side * nudge, middle)
-        reach = jnp.maximum(final * 2.0 ** (_EVALUATIONS - 1.0 + _SLACK - number) / 2.0 - half, 0.0)
+        reach = jnp.maximum(final * 2.0 ** (evaluations - 1.0 + _SLACK - number) / 2.0 - half, 0.0)
         x = jnp.clip(towards, middle - reach, middle + reach)
         value = function(x)
         above = value > 0
@@ -52,7 +52,7 @@ def bracketed_root(function: Callable[[Scalar], Scalar], lower: Scalar, upper: S
         )
 
     one = jnp.ones_like(width)
-    low, high, at_low, at_high = jax.lax.fori_loop(0, _EVALUATIONS, interpolate, (lower, upper, one, -one))
+    low, high, at_low, at_high = jax.lax.fori_loop(0, evaluations, interpolate, (lower, upper, one, -one))
     return low + (high - low) * at_low / (at_low - at_high)
 
 
@@ -74,10 +74,10 @@ def decreasing_root(function: Callable[[Scalar, Any], Scalar], args: Any, lower:
     """
     frozen = jax.lax.stop_gradient(args)
     lower, upper = jax.lax.stop_gradient((lower, upper))
-    x = bracketed_root(lambda t: function(t, frozen), lower, upper)
+    x = bracketed_root(lambda t: function(t, frozen), lower, upper, evaluations=QUANTILE_EVALUATIONS)
     _, slope = jax.jvp(lambda t: function(t, frozen), (x,), (jnp.ones_like(x),))
     polished = newton_step(x, function(jax.lax.stop_gradient(x), args), slope)
     free = jax.lax.stop_gradient(polished)
-    reach = (upper - lower) * 2.0 ** -(_EVALUATIONS - 2.0)
+    reach = (upper - lower) * 2.0 ** -(QUANTILE_EVALUATIONS - 2.0)
     kept = jnp.clip(free, x - reach, x + reach)  # beside a kink Newton's step leaves the bracket found
     return jnp.clip(polished + (kept - free), lower, upper)

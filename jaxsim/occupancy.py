@@ -110,21 +110,36 @@ def _gamma_nodes(mean: Scalar, shape: Scalar) -> Float[Array, " nodes"]:
 def log_full_odds(limit: Scalar, branching: Scalar, intensity: Scalar) -> Scalar:
     r"""ln(1/B), B the blocking probability of an engine whose occupancy is negative binomial up to `limit`.
 
-    $$\frac1B = (N + r + 1)\int_a^1 \Big(\frac{1-v}{1-a}\Big)^{r} \Big(\frac{v}{a}\Big)^{N} \frac{dv}{1-a}$$
+    $$\frac1B = (N + r + 1)\int_a^1 \Big(\frac{1-w}{1-a}\Big)^{r} \Big(\frac{w}{a}\Big)^{N} \frac{dw}{1-a}$$
 
-    by 48-node Gauss-Legendre quadrature over the saddle window; real N > 0, 0 < a < 1, r > 0. Nothing cancels as
-    a falls to 0 and r a stays: that limit is Erlang B.
+    with $1 - w = (1 - a)(1 - t)^3$, smooth in t for every r, by 48-node Gauss-Legendre quadrature over the window
+    that matters; real N > 0, 0 < a < 1, r > 0. Nothing cancels as a falls to 0 and r a stays: that limit is
+    Erlang B.
     """
     n, a, r = limit, branching, intensity
-    saddle = n / (r + n)
-    spread = jnp.sqrt(r * n / (r + n) ** 3)
-    reach = 11.5 * spread + 57.0 / (r + n)
-    first, last = jax.lax.stop_gradient((saddle - reach, jnp.minimum(saddle + reach, 1.0)))
-    low = jnp.maximum(first, a)
-    v = low + (last - low) * jnp.asarray(_LEGENDRE_X)
-    exponent = n * (jnp.log(v) - jnp.log(a)) + r * (jnp.log1p(-v) - jnp.log1p(-a))
-    log_mean = jax.scipy.special.logsumexp(exponent, b=jnp.asarray(_LEGENDRE_W))
-    return jnp.log(n + 1.0 + r) + log_mean + jnp.log(last - low) - jnp.log1p(-a)
+    low, high = _window(*jax.lax.stop_gradient((n, a, r)))
+    t = low + (high - low) * jnp.asarray(_LEGENDRE_X)
+    grown = (1.0 - a) / a * t * (3.0 - 3.0 * t + t**2)  # w / a - 1
+    exponent = n * jnp.log1p(grown) + 3.0 * r * jnp.log1p(-t)
+    largest = jax.lax.stop_gradient(exponent.max())
+    mean = (jnp.asarray(_LEGENDRE_W) * 3.0 * (1.0 - t) ** 2 * jnp.exp(exponent - largest)).sum()
+    return jnp.log(n + 1.0 + r) + largest + jnp.log(mean * (high - low))
+
+
+def _window(n: Scalar, a: Scalar, r: Scalar) -> tuple[Scalar, Scalar]:
+    """Range of t, within [0, 1], outside which the integrand is below 1e-16 of its peak.
+
+    In w the integrand is a beta law of counts n + 1 and r + 1: standard deviations, and what a gamma tail of the
+    count on that side adds to them. In overload it falls from the lower end on.
+    """
+    mode = n / (r + n)
+    deviation = jnp.sqrt((r + 1.0) * (n + 1.0) / (r + n + 2.0) ** 3)
+    below, above = (8.5 * deviation + (12.0 + 24.0 / (1.0 + k / 8.0)) / (r + n) for k in (r, n))
+    fall = 40.0 / jnp.maximum(r / (1.0 - a) - n / a, TINY)
+    above = jnp.where(mode < a, jnp.minimum(above, fall), above)
+    ends = jnp.stack([jnp.maximum(mode, a) - below, jnp.maximum(mode, a) + above])
+    low, high = -jnp.expm1(jnp.log1p(-jnp.clip((ends - a) / (1.0 - a), 0.0, 1.0)) / 3.0)
+    return low, high
 
 
 def occupancy(load: PoolLoad) -> Occupancy:

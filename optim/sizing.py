@@ -95,7 +95,7 @@ def required_replicas(demand: PoolDemand, targets: Targets, *, relaxed: bool) ->
         return jnp.max(excess(inner, inner_load * jnp.exp(-log_utilization), inner_targets, relaxed=relaxed))
 
     least, most = jnp.log(jnp.asarray(_LEAST_UTILIZATION)), jnp.log(jnp.asarray(_MOST_UTILIZATION))
-    root = -bracketed_root(lambda u: worst(-u), -most, -least)
+    root = -bracketed_root(lambda u: worst(-u), -most, -least, evaluations=24)
     # One evaluation serves both: at the root its derivative is implicit, at the least utilisation it is the floor.
     sizes = jax.lax.stop_gradient(load) * jnp.exp(-jnp.stack([root, least]))
     values = jax.vmap(lambda size: excess(demand, size, targets, relaxed=relaxed))(sizes)

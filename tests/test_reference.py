@@ -151,8 +151,8 @@ def test_sizes_equal_the_rules_written_again(profile, rate, slo_s):
 
 
 @given(
-    rate=st.floats(0.0, 2000.0),
-    replicas=st.tuples(st.floats(0.0, 30.0), st.floats(0.0, 30.0)),
+    rate=st.just(0.0) | st.floats(1e-9, 2000.0),
+    replicas=st.tuples(*2 * [st.just(0.0) | st.floats(1e-3, 30.0)]),
     cut=st.floats(1.0, 7900.0),
 )
 @settings(max_examples=40, deadline=None)

@@ -4,8 +4,8 @@ Of `jaxsim` it uses the laws of physics and the data types, and no queueing form
 """
 
 from des.results import PoolResult, SimulationResult
-from des.simulate import simulate
+from des.simulate import prepare, simulate
 from des.slots import simulate_slot_server as simulate_slots
 from des.stats import Estimate, Sample
 
-__all__ = ["Estimate", "PoolResult", "Sample", "SimulationResult", "simulate", "simulate_slots"]
+__all__ = ["Estimate", "PoolResult", "Sample", "SimulationResult", "prepare", "simulate", "simulate_slots"]

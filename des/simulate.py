@@ -17,6 +17,7 @@ from des.results import Replication, SimulationResult, pool_results
 from des.stats import next_length
 from jaxsim._checks import require, require_positive, unknown
 from jaxsim.fleet import FleetDesign
+from jaxsim.profiles import profile
 from jaxsim.workload import Workload
 
 MAX_REQUESTS = 20_000_000
@@ -104,6 +105,12 @@ def simulate(
         return _play_poisson(experiment, lengths, offered, number=number, count=count, seed=seed)
 
     return attempt(number) if precision is None else _until_precise(attempt, number, precision, max_requests, decided)
+
+
+def prepare() -> None:
+    """Compile the event loop, or load it compiled, as a first simulation would; safe in another thread."""
+    design = FleetDesign.of(profile("a10g"), [1.0], [16.0])
+    simulate(design, Workload.from_lengths([1.0], [1.0]), rate=1.0, num_requests=8, replications=1)
 
 
 def _play_trace(experiment: Experiment, stream: Stream, seed: int) -> SimulationResult:

@@ -80,4 +80,4 @@ def decreasing_root(function: Callable[[Scalar, Any], Scalar], args: Any, lower:
     free = jax.lax.stop_gradient(polished)
     reach = (upper - lower) * 2.0 ** -(QUANTILE_EVALUATIONS - 2.0)
     kept = jnp.clip(free, x - reach, x + reach)  # beside a kink Newton's step leaves the bracket found
-    return jnp.clip(polished + (kept - free), lower, upper)
+    return jnp.clip(kept + (polished - free), lower, upper)

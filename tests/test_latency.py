@@ -73,7 +73,7 @@ def quantiles(law):
 
 
 @given(rate=st.floats(0.1, 70.0), first=st.floats(0.5, 4.0), last=st.floats(1.0, 4.0), cut=st.floats(300.0, 6000.0))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_quantiles_invert_their_tails(rate, first, last, cut):
     law = law_at(rate, (first, last), (cut, 7900.0))
     for index in range(2):

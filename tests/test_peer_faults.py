@@ -81,8 +81,8 @@ def test_5_no_threshold_loses_requests(threshold):
     assert float(shares[0]) == pytest.approx(share, abs=1e-12)
 
 
-def test_7_p99_comes_with_an_interval_that_holds_over_seeds():
-    """There: one fixed seed; over 8 seeds the same fleet has a P99 of 173 to 1226 ms."""
+def test_7_p99_comes_with_an_interval_that_holds_run_after_run():
+    """There: one fixed random stream; over eight of them the same fleet has a P99 of 173 to 1226 ms."""
     workload = jaxsim.workload("azure-conversation")
     design = FleetDesign.of(A100, [2.0], [14_089.0])
     found = [

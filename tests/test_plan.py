@@ -15,9 +15,10 @@ from des import Estimate
 from jaxsim.fleet import FleetDesign
 from optim.binding import Binding
 from optim.cases import case_metrics, cases, margins, sized_designs
-from optim.diagnose import Infeasible
+from optim.diagnose import Infeasible, infeasible
 from optim.plan import PlanStatus
 from optim.problem import SLO
+from optim.rounding import Rounded
 from optim.sensitivity import sensitivities
 from optim.sizing import whole_replicas
 from optim.verify import Correction, PoolVerdict, judge, verify
@@ -154,18 +155,22 @@ def test_each_way_to_be_infeasible_has_its_own_answer(changes, kind, words):
         assert word in plan.reasons[0].text
 
 
-def test_a_cap_on_gpus_is_met_by_dearer_ones_where_those_fit():
-    """Slow GPUs at a tenth of the price are the cheapest plan, but too many for the cap."""
-    slow = make_profile(name="slow", base_s=0.012, max_num_seqs=16, usd_per_gpu_hour=0.1)
-    fast = make_profile(name="fast", base_s=0.012, max_num_seqs=256, usd_per_gpu_hour=10.0)
-    asked = {"profiles": (slow, fast), "rate": 100.0, "slo": SLO(0.5)}
-    free = optim.plan(problem(**asked), simulate=False)
-    assert set(free.design.profile.name) == {"slow"}
-    number = int(free.design.replicas.sum())
-    capped = optim.plan(problem(**asked, max_gpus=number - 1), simulate=False)
-    assert capped.status is PlanStatus.UNVERIFIED
-    assert "fast" in capped.design.profile.name
-    assert capped.design.replicas.sum() < number
+@pytest.mark.parametrize(("cap", "name", "replicas"), [(None, "slow", 9.0), (9, "slow", 9.0), (8, "fast", 3.0)])
+def test_a_cap_on_gpus_is_met_by_dearer_ones_where_those_fit(monkeypatch, cap, name, replicas):
+    """Nine slow GPUs are cheapest; with a cap below nine the answer is three fast ones, not that there is none."""
+    slow, fast = make_profile(name="slow", usd_per_gpu_hour=0.1), make_profile(name="fast", usd_per_gpu_hour=10.0)
+    asked = problem(profiles=(slow, fast), max_gpus=cap)
+
+    def sizes(case, upper, *, model):
+        prices = np.asarray(case.profile.usd_per_hour)
+        number = np.array([0.0, 9.0 if prices[1] < 1.0 else 3.0])
+        return Rounded(number, np.array([1.0, asked.context]), number, float(number @ prices), -1.0)
+
+    monkeypatch.setattr(planner, "relax", lambda case, *, model: (np.zeros(1), np.zeros((1, 2))))
+    monkeypatch.setattr(planner, "round_plan", sizes)
+    proposal = planner.propose(asked, cases(asked, num_pools=2), Correction.none(2))
+    assert proposal.design.profile.name == (name,)
+    assert proposal.design.replicas.tolist() == [replicas]
 
 
 def test_every_profile_says_why_it_cannot():
@@ -176,11 +181,12 @@ def test_every_profile_says_why_it_cannot():
 
 
 def test_one_profile_that_can_is_enough():
-    """A100 steps take 8 ms: above this objective, so the plan is of H100s, and says nothing of reasons."""
-    plan = optim.plan(problem(profiles=(A100, H100), rate=30.0, slo=SLO(0.5, 0.007)), simulate=False)
-    assert plan.status is PlanStatus.UNVERIFIED
-    assert set(plan.design.profile.name) == {"h100-80gb"}
-    assert plan.reasons == ()
+    """A100 steps take 8 ms, above this objective, so they are no reason while H100s meet it."""
+    asked = problem(profiles=(A100, H100), slo=SLO(0.5, 0.007))
+    assert infeasible(asked, cases(asked, num_pools=2)) == ()
+    alone = problem(profiles=(A100,), slo=SLO(0.5, 0.007))
+    (reason,) = infeasible(alone, cases(alone, num_pools=2))
+    assert reason.kind is Infeasible.STEP
 
 
 def verdict_of(plan_, design, *, slo_met, ttft_s):

@@ -152,7 +152,10 @@ def _rounds(
         if (fresh := _fresh(problem, choices, correction, bracket, tried)) is None:
             return
         used, proposal = fresh
-        if not simulate or _over_cap(problem, proposal) is not None:
+        over_cap = _over_cap(problem, proposal) is not None
+        if over_cap and number > 1:
+            return  # the last refusal stands: what might satisfy the simulator is above the cap
+        if over_cap or not simulate:
             yield Round(used, proposal, None, _certificate(problem, choices, used, proposal))
             return
         progress(f"round {number}: simulating {_words(proposal.design)}")

@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml
 	touch $@
 
 plan: $(STAMP)
-	$(BIN)/fleetgrad plan examples/azure_conversation.toml --out plan-output
+	$(BIN)/fleetgrad plan examples/azure_conversation.toml
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -258,6 +258,21 @@ def metrics(laws: PoolLaws) -> Metrics:
     )
 
 
+def pool_p99s(laws: PoolLaws) -> tuple[PerPool, PerPool]:
+    """P99 TTFT and P99 TPOT of each pool, seconds; inf in overload. What `metrics` solves, and no more."""
+
+    def both(law: Latency) -> tuple[Scalar, Scalar]:
+        if isinstance(law, StepLatency):
+            solved = (latency_quantile(law, tail, 0.99) for tail in (StepLatency.ttft_tail, StepLatency.tpot_tail))
+            ttft, tpot = solved
+            return ttft, tpot
+        return law.ttft_quantile(0.99), law.tpot_quantile(0.99)
+
+    ttft, tpot = jax.vmap(both)(laws.latency)
+    overloaded = laws.utilization >= 1.0
+    return jnp.where(overloaded, jnp.inf, ttft), jnp.where(overloaded, jnp.inf, tpot)
+
+
 @eqx.filter_jit
 def _evaluate(design: FleetDesign, workload: Workload, rate: Any, model: str) -> Metrics:
     return metrics(pool_laws(design, tabulate(workload, design.profile, model=model), rate, model=model))

@@ -12,6 +12,7 @@ import hashlib
 import os
 import pickle
 import tempfile
+import threading
 from collections.abc import Callable
 from functools import cache, wraps
 from importlib import resources
@@ -45,6 +46,7 @@ def program(function: Callable[..., Any] | None = None, *, fast: bool = True) ->
     if function is None:
         return lambda f: program(f, fast=fast)
     compiled: dict[Any, tuple[Compiled, Any]] = {}
+    building = threading.Lock()
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -54,7 +56,11 @@ def program(function: Callable[..., Any] | None = None, *, fast: bool = True) ->
         fixed, fixed_shape = jax.tree.flatten(static)
         key = (shape, fixed_shape, tuple(fixed), tuple((v.shape, v.dtype) for v in leaves))
         if key not in compiled:
-            compiled[key] = _build(function, key, leaves, shape, static, _options() if fast else {})
+            with building:  # another thread may be at it: see `optim.plan`
+                if key not in compiled:
+                    run, template = _build(function, key, leaves, shape, static, _options() if fast else {})
+                    run(leaves)
+                    compiled[key] = run, template
         run, template = compiled[key]
         return jax.tree.unflatten(jax.tree.structure(template), run(leaves))
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxsim._checks import invalid, require_x64
-from jaxsim.evaluate import Metrics, metrics, pool_laws
+from jaxsim.evaluate import Metrics
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
-from optim._compile import program
-from optim.cases import Case, cases, sized_designs, without_empty_pools
+from optim.cases import Case, case_metrics, cases, sized_designs, without_empty_pools
 from optim.problem import PlanProblem
 from optim.sizing import whole_replicas
 
@@ -85,24 +83,15 @@ def pareto(
     return ParetoFront(points, good[0] if good else None)
 
 
-@program
-def _figures(case: Case, replicas: jax.Array, upper: jax.Array, *, model: str) -> Metrics:
-    def one(engines: jax.Array, thresholds: jax.Array) -> Metrics:
-        return metrics(pool_laws(case.design(engines, thresholds), case.tables, case.rate, model=model))
-
-    return jax.vmap(one)(replicas, upper)
-
-
 def _points(
     profiles: tuple[Profile, ...], case: Case, upper: np.ndarray, model: str
 ) -> list[tuple[FleetDesign, Metrics, float, float | None]]:
     sized = sized_designs(case, upper, model=model)
     replicas, feasible = whole_replicas(sized.replicas), sized.feasible
-    batch = jax.tree.map(np.asarray, _figures(case, jnp.asarray(replicas), jnp.asarray(upper), model=model))
     prices = replicas @ np.asarray(case.profile.usd_per_hour)
     rows = []
     for i in np.flatnonzero(feasible):
-        one = jax.tree.map(lambda v, i=i: v[i], batch)
+        one = case_metrics(case, jnp.asarray(replicas[i]), jnp.asarray(upper[i]), model=model)
         design, figures, _ = without_empty_pools(profiles, replicas[i], upper[i], one)
         rows.append((design, figures, float(prices[i]), None if design.num_pools == 1 else float(upper[i][0])))
     return rows

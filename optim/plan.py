@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -11,12 +12,22 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+import des
 from jaxsim._checks import require_x64
 from jaxsim.evaluate import Metrics
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
 from optim.binding import Binding, binding
-from optim.cases import IDLE_RATE, Case, Choice, case_metrics, cases, without_empty_pools
+from optim.cases import (
+    IDLE_RATE,
+    Case,
+    Choice,
+    case_metrics,
+    cases,
+    margins,
+    sized_designs,
+    without_empty_pools,
+)
 from optim.diagnose import Infeasible, Reason, infeasible
 from optim.problem import PlanProblem
 from optim.relax import relax
@@ -127,7 +138,11 @@ def plan(
     choices = cases(problem, num_pools=problem.max_pools)
     if reasons := infeasible(problem, choices):
         return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=reasons)
-    rounds = tuple(_rounds(problem, choices, seed, precision, simulate, progress))
+    with ThreadPoolExecutor(2) as threads:  # what comes later compiles, or loads, while the search runs
+        threads.submit(_warm_up, choices[0].case, problem.model)
+        if simulate:
+            threads.submit(des.prepare)
+        rounds = tuple(_rounds(problem, choices, seed, precision, simulate, progress))
     if not rounds:
         return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=(_no_split(),))
     if (cap := _over_cap(problem, rounds[0].proposal)) is not None:
@@ -169,6 +184,14 @@ def _rounds(
         yield Round(used, proposal, verdict, proof)
         if verdict.slo_met and proof.gap <= 0.0:
             return
+
+
+def _warm_up(case: Case, model: str) -> None:
+    """Build the programs that follow the search."""
+    upper, ones = np.full((1, case.num_pools), float(case.longest)), np.ones((1, case.num_pools))
+    sized_designs(case, upper, model=model)
+    margins(case, upper, ones, model=model)
+    sensitivities(case, case.design(jnp.asarray(ones[0]), jnp.asarray(upper[0])), model=model)
 
 
 class _Bracket(NamedTuple):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsim.evaluate import metrics, pool_laws
+from jaxsim.evaluate import pool_laws, pool_p99s
 from jaxsim.fleet import FleetDesign
 from optim._compile import program
 from optim.relax import Case
@@ -67,8 +67,7 @@ def _latency_slopes(case: Case, design: FleetDesign, *, model: str) -> tuple[jax
 
     def p99(replicas: jax.Array) -> tuple[jax.Array, jax.Array]:
         moved = eqx.tree_at(lambda d: d.replicas, design, replicas)
-        pools = metrics(pool_laws(moved, case.tables, case.rate, model=model)).pools
-        return pools.ttft_p99_s, pools.tpot_p99_s
+        return pool_p99s(pool_laws(moved, case.tables, case.rate, model=model))
 
     replicas = jnp.asarray(design.replicas)
     return jax.jvp(p99, (replicas,), (jnp.ones_like(replicas),))[1]

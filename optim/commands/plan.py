@@ -62,9 +62,6 @@ def plan(
         common.positive("--precision", precision)
     folder = common.folder(out)
 
-    import threading
-
-    import des
     from optim.build import Input, plan_request
     from optim.documents import plan_document, to_json
     from optim.plan import PRECISION, PlanStatus
@@ -73,8 +70,6 @@ def plan(
 
     with common.clean_errors():
         request = plan_request(settings)
-    if not no_simulate:
-        threading.Thread(target=des.prepare, daemon=True).start()  # while the search compiles
     wanted = PRECISION if precision is None else precision
     given = "given on the command line"
     inputs = {

@@ -17,8 +17,8 @@ from optim.transforms import start_coordinates, thresholds
 
 Scalar = Float[Array, ""]
 
-NUM_STARTS = 12
-NUM_STEPS = 60
+NUM_STARTS = 8
+NUM_STEPS = 48
 LEARNING_RATE = 0.1
 KNOTS = 192
 """Lengths at which the relaxed length law bends: its density, averaged over 5 % of length, drives the gradient."""

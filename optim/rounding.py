@@ -17,7 +17,7 @@ from optim.cases import Case, margins, sized_designs
 from optim.sizing import whole_replicas
 
 _LOCAL_OPTIMA = 3
-_BOX = {1: 1, 2: 65, 3: 81, 4: 125, 5: 81, 6: 243}
+_BOX = {1: 1, 2: 33, 3: 81, 4: 125, 5: 81, 6: 243}
 """Candidates around a relaxed optimum, by pools; for two pools a window of sizes, beyond that the +-1 box or more."""
 _SLOT_EDGES = 10
 _GRID = 256

@@ -59,8 +59,9 @@ def program(function: Callable[..., Any] | None = None, *, fast: bool = True) ->
             with building:  # another thread may be at it: see `optim.plan`
                 if key not in compiled:
                     run, template = _build(function, key, leaves, shape, static, _options() if fast else {})
-                    run(leaves)
+                    results = run(leaves)  # compiles
                     compiled[key] = run, template
+                    return jax.tree.unflatten(jax.tree.structure(template), results)
         run, template = compiled[key]
         return jax.tree.unflatten(jax.tree.structure(template), run(leaves))
 

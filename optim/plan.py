@@ -136,12 +136,13 @@ def plan(
     """
     require_x64()
     choices = cases(problem, num_pools=problem.max_pools)
-    if reasons := infeasible(problem, choices):
-        return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=reasons)
-    with ThreadPoolExecutor(2) as threads:  # what comes later compiles, or loads, while the search runs
-        threads.submit(_warm_up, choices[0].case, problem.model)
+    with ThreadPoolExecutor(2) as threads:  # what comes later compiles, or loads, meanwhile
+        if choices:
+            threads.submit(_warm_up, choices[0].case, problem.model)
         if simulate:
             threads.submit(des.prepare)
+        if reasons := infeasible(problem, choices):
+            return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=reasons)
         rounds = tuple(_rounds(problem, choices, seed, precision, simulate, progress))
     if not rounds:
         return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=(_no_split(),))

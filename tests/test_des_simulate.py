@@ -387,6 +387,7 @@ def test_the_package_exports_what_it_says():
         "PoolResult",
         "Sample",
         "SimulationResult",
+        "prepare",
         "simulate",
         "simulate_slots",
     ]

@@ -12,7 +12,7 @@ import numpy as np
 from jaxsim.evaluate import pool_laws, pool_p99s
 from jaxsim.fleet import FleetDesign
 from optim._compile import program
-from optim.relax import Case
+from optim.cases import Case
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ import numpy as np
 
 from des import Estimate
 from jaxsim.fleet import FleetDesign
-
-MS_PER_S = 1e3
+from jaxsim.units import ms_from_s
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -39,7 +38,7 @@ def given(value: Any) -> str:
 
 def ms(seconds: Any) -> str:
     """Milliseconds, without the unit."""
-    return number(float(seconds) * MS_PER_S)
+    return number(ms_from_s(float(seconds)))
 
 
 def interval(estimate: Estimate | None) -> str:

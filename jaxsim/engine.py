@@ -101,7 +101,7 @@ def latency(
         replicas: engines, real > 0.
     """
     _, _, steps, steps2, work, work2, steps_work, squares, held, held2, held_steps = means[:_MOMENTS]
-    base = jnp.asarray(profile.base_s)
+    base = jnp.asarray(profile.step_base_s)
     limit = _concurrency_limit(profile, held, held2, held_steps / steps)
     load = PoolLoad(
         arrival_rate=arrival_rate,

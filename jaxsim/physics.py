@@ -30,6 +30,7 @@ class StepLaw(NamedTuple):
     """Coefficients of the step time (seconds; per sequence, per context token, per prompt token).
 
     `prefill_per_token2_s` is the attention term: seconds per prompt token of the chunk and token of context.
+    `overhead_s` is what the engine adds to every step beside the GPU's work (scheduler, sampling, launches).
     """
 
     base_s: Any
@@ -37,6 +38,7 @@ class StepLaw(NamedTuple):
     per_token_s: Any
     prefill_per_token_s: Any
     prefill_per_token2_s: Any
+    overhead_s: Any = 0.0
 
 
 class RequestWork(NamedTuple):
@@ -59,16 +61,31 @@ def smoothmax(x: Any, y: Any) -> Any:
     return (x**SMOOTHMAX_ORDER + y**SMOOTHMAX_ORDER) ** (1.0 / SMOOTHMAX_ORDER)
 
 
+def step_base_s(law: StepLaw) -> Any:
+    """Seconds of a step whatever the batch: the GPU's and the engine's."""
+    return law.base_s + law.overhead_s
+
+
+def prompt_work(law: StepLaw, tokens: Any, token_contexts: Any) -> Any:
+    r"""Work of the prompt tokens of one step: $\mathrm{smoothmax}(\text{base}, p\,m) - \text{base} + c\,a$.
+
+    Args:
+        tokens: m, prompt tokens that the step computes.
+        token_contexts: a, sum over its prompt pieces of their tokens times the context each ends at.
+    """
+    compute = smoothmax(law.base_s, law.prefill_per_token_s * tokens) - law.base_s
+    return compute + law.prefill_per_token2_s * token_contexts
+
+
 def chunk_work(law: StepLaw, tokens: Any, context: Any) -> Any:
-    r"""Work of one prompt chunk: $\mathrm{smoothmax}(\text{base}, p\,m) - \text{base} + c\,m\,x$.
+    r"""Work of one prompt chunk by itself, `prompt_work` of $m$ tokens at context $x$.
 
     Args:
         tokens: m, prompt tokens of the chunk.
         context: x, tokens the request holds in that step (its prompt so far, this chunk included), so that
             a prompt in a single chunk costs ``smoothmax(base, p m) + c m**2`` in all.
     """
-    compute = smoothmax(law.base_s, law.prefill_per_token_s * tokens) - law.base_s
-    return compute + law.prefill_per_token2_s * tokens * context
+    return prompt_work(law, tokens, tokens * context)
 
 
 def held_work(law: StepLaw, context: Any) -> Any:
@@ -76,14 +93,18 @@ def held_work(law: StepLaw, context: Any) -> Any:
     return law.per_sequence_s + law.per_token_s * context
 
 
-def step_work(law: StepLaw, chunk: Any, input_tokens: Any, output_tokens: Any) -> RequestWork:
-    """The ``step`` convention: context as held in each step (prompt so far, then prompt + generated)."""
-    full = ceil_div(input_tokens, chunk) - 1.0
-    last = input_tokens - full * chunk
+def step_work(law: StepLaw, chunk: Any, input_tokens: Any, output_tokens: Any, cached_tokens: Any = 0.0) -> RequestWork:
+    """The ``step`` convention: context as held in each step (prompt so far, then prompt + generated).
+
+    `cached_tokens` < `input_tokens` of the prompt are held from the start and not computed.
+    """
+    full = ceil_div(input_tokens - cached_tokens, chunk) - 1.0
+    last = input_tokens - cached_tokens - full * chunk
+    first = cached_tokens + chunk
     slope = (law.per_token_s + law.prefill_per_token2_s * chunk) * chunk
     return RequestWork(
         full_steps=full,
-        full_first_s=held_work(law, chunk) + chunk_work(law, chunk, chunk) + 0.0 * full,
+        full_first_s=held_work(law, first) + chunk_work(law, chunk, first) + 0.0 * full,
         full_slope_s=slope + 0.0 * full,
         last_s=held_work(law, input_tokens) + chunk_work(law, last, input_tokens),
         decode_steps=output_tokens - 1.0,
@@ -92,11 +113,13 @@ def step_work(law: StepLaw, chunk: Any, input_tokens: Any, output_tokens: Any) -
     )
 
 
-def kimura_work(law: StepLaw, chunk: Any, input_tokens: Any, output_tokens: Any) -> RequestWork:
+def kimura_work(
+    law: StepLaw, chunk: Any, input_tokens: Any, output_tokens: Any, cached_tokens: Any = 0.0
+) -> RequestWork:
     """The reference convention: every step at the request's total length; prefill at the slower bound."""
-    full = ceil_div(input_tokens, chunk) - 1.0
+    full = ceil_div(input_tokens - cached_tokens, chunk) - 1.0
     held = held_work(law, input_tokens + output_tokens)
-    last = input_tokens - full * chunk
+    last = input_tokens - cached_tokens - full * chunk
     return RequestWork(
         full_steps=full,
         full_first_s=held + maximum(law.prefill_per_token_s * chunk - law.base_s, 0.0),

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsim._checks import require_non_negative, require_positive, unknown
-from jaxsim.physics import StepLaw
+from jaxsim.physics import StepLaw, step_base_s
 
 Number = Float[np.ndarray | jax.Array, "*pools"]
 
@@ -42,6 +42,7 @@ class Profile(eqx.Module):
         calibration_context: context at which `max_num_seqs` was measured (reference model only), tokens.
         usd_per_gpu_hour: price of one GPU.
         gpus_per_replica: GPUs of one replica (tensor parallel x pipeline parallel).
+        overhead_s: seconds that the engine adds to every step beside the GPU's work; 0 unless given.
         name, gpu: what it is; a tuple where profiles are stacked.
         source: where the numbers come from.
     """
@@ -61,13 +62,14 @@ class Profile(eqx.Module):
     name: str | tuple[str, ...] = eqx.field(static=True)
     gpu: str | tuple[str, ...] = eqx.field(static=True)
     source: str | tuple[str, ...] = eqx.field(static=True)
+    overhead_s: Number = eqx.field(converter=_float, default=0.0)
 
     def __check_init__(self) -> None:
         for field in ("base_s", "chunk_tokens", "max_num_seqs", "kv_blocks", "block_tokens"):
             require_positive(f"profile {field}", getattr(self, field))
         for field in ("calibration_context", "gpus_per_replica"):
             require_positive(f"profile {field}", getattr(self, field))
-        for field in ("per_sequence_s", "per_token_s", "prefill_per_token_s", "prefill_per_token2_s"):
+        for field in ("per_sequence_s", "per_token_s", "prefill_per_token_s", "prefill_per_token2_s", "overhead_s"):
             require_non_negative(f"profile {field}", getattr(self, field))
         require_non_negative("profile usd_per_gpu_hour", self.usd_per_gpu_hour)
 
@@ -80,7 +82,13 @@ class Profile(eqx.Module):
             self.per_token_s,
             self.prefill_per_token_s,
             self.prefill_per_token2_s,
+            self.overhead_s,
         )
+
+    @property
+    def step_base_s(self) -> Number:
+        """Seconds of a step whatever the batch: `base_s` and `overhead_s`."""
+        return _float(step_base_s(self.law))
 
     @property
     def kv_tokens(self) -> Number:
@@ -127,7 +135,7 @@ def _presets() -> dict[str, Profile]:
 
 
 def profile_names() -> tuple[str, ...]:
-    """Names that `profile` knows."""
+    """Names of the presets. `profile` also knows every MODEL@GPU of the catalogue (`jaxsim.catalogue`)."""
     return tuple(_presets())
 
 
@@ -135,12 +143,19 @@ def profile(name: str) -> Profile:
     """The profile of that name.
 
     Args:
-        name: one of `profile_names()`, such as ``"h100-80gb"``.
+        name: a preset, one of `profile_names()`, such as ``"h100-80gb"``; or a model on a GPU of the catalogue, such
+            as ``"llama-3.1-70b@h100-sxm:tp4:fp8"`` (`jaxsim.roofline` with its defaults).
 
     Raises:
-        ValueError: unknown name, with the near ones; a name is never replaced by another.
+        ValueError: unknown name, with the near ones; a name is never replaced by another. A model that does not
+            fit, or a number that has no citable source.
     """
     presets = _presets()
-    if name not in presets:
-        raise unknown("profile", name, presets)
-    return presets[name]
+    if name in presets:
+        return presets[name]
+    from jaxsim.roofline import profile_from_name  # it makes Profiles, so it imports this module
+    from jaxsim.roofline_names import catalogue_hint
+
+    if "@" in name:
+        return profile_from_name(name)
+    raise unknown("profile", name, presets, catalogue_hint(name))

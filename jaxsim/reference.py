@@ -139,14 +139,14 @@ def latency(
         max_context,
     )
     slots = jnp.maximum(slots, 1e-9)
-    fixed = profile.base_s + profile.per_sequence_s * slots
+    fixed = profile.step_base_s + profile.per_sequence_s * slots
     growing = profile.per_token_s * slots
     step = fixed + growing * total
     compute = profile.prefill_per_token_s * profile.chunk_tokens
     mean = fixed * steps + growing * steps_total + chunks * jax.nn.relu(compute - step)
     second = fixed**2 * steps2 + 2.0 * fixed * growing * steps2_total + growing**2 * steps2_total2
     base_mean = fixed * steps + growing * steps_total
-    alone = profile.base_s + profile.per_sequence_s + profile.per_token_s * profile.calibration_context
+    alone = profile.step_base_s + profile.per_sequence_s + profile.per_token_s * profile.calibration_context
     law = ReferenceLatency(
         arrival_rate=arrival_rate,
         num_servers=replicas * slots,

@@ -61,6 +61,7 @@ NON_NEGATIVE = [
     "per_token_s",
     "prefill_per_token_s",
     "prefill_per_token2_s",
+    "overhead_s",
     "usd_per_gpu_hour",
 ]
 NUMBERS = [f.name for f in dataclasses.fields(Profile) if f.name not in ("name", "gpu", "source")]

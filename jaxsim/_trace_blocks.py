@@ -7,32 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Integer
+
+from jaxsim.workload import PrefixBlocks
 
 BLOCK_TOKENS = (512, 16)
 """Tokens of a block in the Mooncake traces and in the Alibaba traces of the same layout."""
 
 
 @dataclass(frozen=True)
-class PrefixBlocks:
-    """Number of block hashes of each row, and of different ones in the file."""
+class BlockHashes:
+    """Block hashes of a file: how many each row has, and all of them, row after row, as numbers from 0."""
 
     counts: Integer[np.ndarray, " rows"]
-    num_different: int
+    ids: Integer[np.ndarray, " hashes"]
+
+    @classmethod
+    def of(cls, counts: Any, hashes: Any) -> BlockHashes:
+        """From the number of each row and the hashes themselves, row after row."""
+        ids = np.unique(np.asarray(hashes), return_inverse=True)[1]
+        return cls(np.asarray(counts, dtype=np.int64), ids.astype(np.int32))
 
     def check(
         self, input_tokens: Int[np.ndarray, " rows"], place: Callable[[int], str]
-    ) -> tuple[float | None, list[str]]:
-        """Share of blocks seen before in the file, and notes on it and on rows whose count is wrong."""
-        total = int(self.counts.sum())
-        if not total:
+    ) -> tuple[PrefixBlocks | None, list[str]]:
+        """The blocks with their size, and notes on the share seen before and on rows whose count is wrong."""
+        if not len(self.ids):
             return None, []
         wrong = {size: np.flatnonzero(self.counts != -(-input_tokens // size)) for size in BLOCK_TOKENS}
         size = min(BLOCK_TOKENS, key=lambda block: len(wrong[block]))
-        share = (total - self.num_different) / total
-        notes = [f"prefix blocks of {size} tokens: {share:.1%} were seen before (infinite prefix cache)"]
+        blocks = PrefixBlocks(self.ids, np.concatenate([[0], np.cumsum(self.counts)]), size)
+        notes = [f"prefix blocks of {size} tokens: {blocks.seen_before:.1%} were seen before (infinite prefix cache)"]
         if len(wrong[size]):
             at = int(wrong[size][0])
             notes.append(
@@ -40,4 +48,4 @@ class PrefixBlocks:
                 f"ceil(input tokens / {size}); first: {place(at)}, {self.counts[at]} hash ids for "
                 f"{input_tokens[at]} tokens, which fill {-(-int(input_tokens[at]) // size)} blocks of {size}"
             )
-        return share, notes
+        return blocks, notes

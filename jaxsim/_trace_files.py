@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 
-from jaxsim._trace_blocks import PrefixBlocks
+from jaxsim._trace_blocks import BlockHashes
 from jaxsim._trace_columns import refusal
 
 SUFFIXES = ".csv, .csv.gz, .tsv, .tsv.gz, .parquet, .jsonl, .jsonl.gz, .ndjson, .json"
@@ -40,7 +40,7 @@ class TraceTable:
         times_optional: rows may lack a timestamp; then the trace has no arrival times.
         decimal_comma: a comma inside a time is its decimal point.
         time_name: the time's name where it differs from its column's; its suffix may tell the unit.
-        blocks: the prefix blocks of each row, where the file lists them.
+        blocks: the block hashes of each row, where the file lists them.
     """
 
     file: str
@@ -54,7 +54,7 @@ class TraceTable:
     times_optional: bool = False
     decimal_comma: bool = False
     time_name: str | None = None
-    blocks: PrefixBlocks | None = None
+    blocks: BlockHashes | None = None
 
 
 def open_table(path: Path, columns: Mapping[str, str] | None) -> TraceTable:
@@ -152,8 +152,8 @@ def _open_parquet(path: Path) -> TraceTable:
         schema = frame.collect_schema()
         blocks = None
         if isinstance(schema.get("hash_ids"), pl.List):
-            ids = frame.select("hash_ids").collect()["hash_ids"]
-            blocks = PrefixBlocks(ids.list.len().fill_null(0).to_numpy(), ids.explode().drop_nulls().n_unique())
+            ids = frame.select("hash_ids").collect()["hash_ids"].list.drop_nulls()
+            blocks = BlockHashes.of(ids.list.len().fill_null(0).to_numpy(), ids.explode().drop_nulls().to_numpy())
     except pl.exceptions.PolarsError as error:
         raise refusal(path.name, f"cannot be read as parquet ({_first_line(error)})") from error
     names = tuple(name for name in schema.names() if blocks is None or name != "hash_ids")

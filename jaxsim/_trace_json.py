@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
-from jaxsim._trace_blocks import PrefixBlocks
+from jaxsim._trace_blocks import BlockHashes
 from jaxsim._trace_columns import INPUT, OUTPUT, TIME, is_known, refusal
 from jaxsim._trace_files import TraceTable, text_of
 from jaxsim._trace_logs import LOGS, Log
@@ -31,7 +30,7 @@ def open_json_lines(path: Path, columns: Mapping[str, str] | None) -> TraceTable
     lines: list[int] = []
     rows: list[dict[str, str | None]] = []
     counts: list[int] = []
-    different: set[str] = set()
+    hashes: list[str] = []
     dropped: dict[str, list[int]] = {}
     log, log_line, num_records = None, 0, 0
     for line, record in _records(path):
@@ -48,7 +47,7 @@ def open_json_lines(path: Path, columns: Mapping[str, str] | None) -> TraceTable
             record = dict(zip((INPUT, OUTPUT, TIME), found, strict=True))
         ids = record.pop("hash_ids", None)
         counts.append(len(ids) if isinstance(ids, list) else 0)
-        different.update(map(str, ids if isinstance(ids, list) else ()))
+        hashes.extend(map(str, ids if isinstance(ids, list) else ()))
         lines.append(line)
         rows.append({name: _as_text(value) for name, value in _flat(record)})
     notes = _notes(log, dropped, num_records)
@@ -68,7 +67,7 @@ def open_json_lines(path: Path, columns: Mapping[str, str] | None) -> TraceTable
         notes=notes,
         times_optional=True,
         time_name=None if log is None else log.time_name,
-        blocks=PrefixBlocks(np.asarray(counts), len(different)) if different else None,
+        blocks=BlockHashes.of(counts, hashes) if hashes else None,
     )
 
 

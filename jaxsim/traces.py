@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float, Int
 from jaxsim._checks import unknown
 from jaxsim._trace_columns import INPUT, OUTPUT, TIME, check_mapping, refusal, resolve
 from jaxsim.cdf import cdf_lengths
+from jaxsim.workload import PrefixBlocks
 
 __all__ = ["FAILED_POLICIES", "TIME_UNITS", "RawTrace", "cdf_lengths", "read_trace"]
 
@@ -43,6 +44,7 @@ class RawTrace:
         notes: what was read, chosen, repaired and left out, one sentence each.
         prefix_hit_share: share of prompt blocks already seen earlier in the trace (an infinite prefix cache);
             None where the file lists no block hashes.
+        prefix_blocks: the prompt blocks of each request; None likewise.
     """
 
     input_tokens: Int[np.ndarray, " requests"]
@@ -50,6 +52,7 @@ class RawTrace:
     arrival_s: Float[np.ndarray, " requests"] | None
     notes: tuple[str, ...] = ()
     prefix_hit_share: float | None = None
+    prefix_blocks: PrefixBlocks | None = None
 
 
 def read_trace(
@@ -105,16 +108,19 @@ def read_trace(
     notes += failed_notes
     if not kept.any():
         raise refusal(path.name, "0 requests are left", *notes)
+    rows = np.flatnonzero(kept)
     inputs, outputs = values.input_tokens[kept], outputs[kept]
     if times is not None:
         times, order, order_notes = _in_order(times[kept])
-        inputs, outputs = inputs[order], outputs[order]
+        rows, inputs, outputs = rows[order], inputs[order], outputs[order]
         notes += order_notes
-    hit_share = None
-    if table.blocks is not None:
-        hit_share, block_notes = table.blocks.check(values.input_tokens, table.place)
-        notes += block_notes
-    return RawTrace(inputs, outputs, times, tuple(notes), hit_share)
+    if table.blocks is None:
+        return RawTrace(inputs, outputs, times, tuple(notes))
+    blocks, block_notes = table.blocks.check(values.input_tokens, table.place)
+    notes += block_notes
+    if blocks is None:
+        return RawTrace(inputs, outputs, times, tuple(notes))
+    return RawTrace(inputs, outputs, times, tuple(notes), blocks.seen_before, blocks.of_rows(rows))
 
 
 def _columns_note(names: tuple[str, ...], chosen: dict[str, int]) -> str:

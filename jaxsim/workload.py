@@ -10,9 +10,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 
-from jaxsim._checks import invalid, unknown
+from jaxsim._checks import invalid, require, unknown
 
 MAX_TOKENS = 16_777_216
 """Longest total accepted, 2**24 tokens: above it a length is a unit mistake, not a prompt."""
@@ -69,6 +69,52 @@ class PoolShares(eqx.Module):
     mean_output_tokens: Float[Array, " pools"]
 
 
+class PrefixBlocks(eqx.Module):
+    """Blocks of each row's prompt, as whole numbers from 0: row ``i`` has ``ids[first[i]:first[i + 1]]``.
+
+    Equal numbers are equal contents after equal beginnings, which a prefix cache can share.
+
+    Attributes:
+        ids: block numbers, row after row.
+        first: where each row's begin, and the end of the last.
+        tokens: tokens of a block; the last of a prompt may hold fewer.
+    """
+
+    ids: Integer[np.ndarray, " blocks"]
+    first: Integer[np.ndarray, " rows_and_end"]
+    tokens: int = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        require(self.tokens >= 1, "tokens of a block", self.tokens, ">= 1")
+        require(np.all(self.ids >= 0), "ids", self.ids, ">= 0")
+        good = len(self.first) > 0 and self.first[0] == 0 and np.all(np.diff(self.first) >= 0)
+        if not good or self.first[-1] != len(self.ids):
+            raise ValueError(f"first must ascend from 0 to the number of ids ({len(self.ids)}), got {self.first}")
+
+    @property
+    def num_rows(self) -> int:
+        """Rows, those without blocks included."""
+        return len(self.first) - 1
+
+    @property
+    def num_ids(self) -> int:
+        """Different blocks, counted from the greatest number."""
+        return int(self.ids.max()) + 1 if len(self.ids) else 0
+
+    @property
+    def seen_before(self) -> float:
+        """Share of blocks that an earlier row, or the same, has too: the hits of an infinite prefix cache."""
+        return 1.0 - len(np.unique(self.ids)) / len(self.ids) if len(self.ids) else 0.0
+
+    def of_rows(self, rows: Integer[np.ndarray, " chosen"], most: Any = None) -> PrefixBlocks:
+        """The blocks of some rows, in their order; `most` keeps so many of each at most, its leading ones."""
+        counts = np.diff(self.first)[rows]
+        counts = counts if most is None else np.minimum(counts, np.asarray(most, dtype=np.int64))
+        first = np.concatenate([[0], np.cumsum(counts)])
+        at = np.repeat(self.first[:-1][rows] - first[:-1], counts) + np.arange(first[-1])
+        return PrefixBlocks(self.ids[at], first, self.tokens)
+
+
 class Workload(eqx.Module):
     """Joint law of input and output tokens, as weighted requests in order of total tokens.
 
@@ -78,6 +124,7 @@ class Workload(eqx.Module):
         knots, rows_to_knot: where sums by total length bend, and how many rows lie up to each (`tabulate`).
         arrival_s: arrival times of the trace, from 0, ascending; None where it has none.
         arrival_row: row of each arrival.
+        prefix_blocks: prompt blocks of each row, where the trace lists their hashes; None elsewhere.
         name, source: what it is and where it is from.
         notes: what the reader counted (failed rows, repaired order, ...), for people to see.
         rate: the trace's own mean rate, requests per second; None where no arrival times were known.
@@ -91,6 +138,7 @@ class Workload(eqx.Module):
     rows_to_knot: Int[Array, " knots"]
     arrival_s: Float[np.ndarray, " arrivals"] | None = None
     arrival_row: Int[np.ndarray, " arrivals"] | None = None
+    prefix_blocks: PrefixBlocks | None = None
     name: str = eqx.field(static=True, default="given")
     source: str = eqx.field(static=True, default="given")
     notes: tuple[str, ...] = eqx.field(static=True, default=())
@@ -105,18 +153,22 @@ class Workload(eqx.Module):
         *,
         weight: Any = None,
         arrival_s: Any = None,
+        prefix_blocks: PrefixBlocks | None = None,
         rate: float | None = None,
         name: str = "given",
         source: str = "given",
         notes: Sequence[str] = (),
         breakpoints: Sequence[float] = (),
     ) -> Workload:
-        """A workload from arrays, one entry per request. Equal requests become one row with their weight.
+        """A workload from arrays, one entry per request.
+
+        Requests of equal lengths become one row with their weight, unless they have prompt blocks of their own.
 
         Args:
             input_tokens, output_tokens: whole numbers from 1, their sum up to `MAX_TOKENS`.
             weight: relative frequency of each request, >= 0; left out, all equal.
             arrival_s: arrival instants in seconds, in any order and from any origin; left out, none.
+            prefix_blocks: prompt blocks of each request; left out, none.
             rate: mean rate of the source, requests per second; left out, that of `arrival_s`.
             breakpoints: total tokens at which a CDF was given, natural thresholds to show; () for a sample.
 
@@ -142,7 +194,10 @@ class Workload(eqx.Module):
         if weights.shape != inputs.shape or not np.all(weights >= 0) or not 0 < weights.sum() < np.inf:
             raise ValueError("weight must be one finite number >= 0 per request with a positive sum")
         keys = ((inputs + outputs) * MAX_TOKENS + inputs).astype(np.int64)  # by total, then by input
-        _, first, row = np.unique(keys, return_index=True, return_inverse=True)
+        if prefix_blocks is None:
+            _, first, row = np.unique(keys, return_index=True, return_inverse=True)
+        else:
+            first, row = _rows_apart(keys, prefix_blocks)
         times, rows = _sorted_arrivals(arrival_s, row, inputs.shape[0])
         if rate is None and times is not None and times[-1] > 0:
             rate = len(times) / float(times[-1])
@@ -155,6 +210,7 @@ class Workload(eqx.Module):
             rows_to_knot=rows_to_knot,
             arrival_s=times,
             arrival_row=rows,
+            prefix_blocks=None if prefix_blocks is None else prefix_blocks.of_rows(first),
             name=name,
             source=source,
             notes=tuple(notes),
@@ -179,6 +235,7 @@ class Workload(eqx.Module):
             trace.input_tokens,
             trace.output_tokens,
             arrival_s=trace.arrival_s,
+            prefix_blocks=trace.prefix_blocks,
             name=Path(path).name,
             source=f"trace file {Path(path).name}",
             notes=trace.notes,
@@ -254,11 +311,16 @@ class Workload(eqx.Module):
         rows = np.arange(len(self.weight)) if self.arrival_row is None else self.arrival_row
         weight = self.weight if self.arrival_row is None else None
         share = self.share_above(max_context)
+        blocks = self.prefix_blocks
+        if blocks is not None:  # a block that is cut is another block
+            kept = np.where(inputs < self.input_tokens, np.floor(inputs / blocks.tokens), np.inf)
+            blocks = blocks.of_rows(rows, np.minimum(kept, MAX_TOKENS)[rows])
         return Workload.from_lengths(
             inputs[rows],
             outputs[rows],
             weight=weight,
             arrival_s=self.arrival_s,
+            prefix_blocks=blocks,
             rate=self.rate,
             breakpoints=self.breakpoints,
             name=self.name,
@@ -285,6 +347,16 @@ def _whole_tokens(name: str, values: np.ndarray) -> np.ndarray:
         at = int(np.flatnonzero(bad)[0])
         raise invalid(f"{name}[{at}]", float(values[at]), f"a whole number from 1 to {MAX_TOKENS}")
     return values
+
+
+def _rows_apart(keys: np.ndarray, blocks: PrefixBlocks) -> tuple[np.ndarray, np.ndarray]:
+    """Requests in order of their keys, each a row of its own, and the row of each."""
+    if blocks.num_rows != len(keys):
+        raise ValueError(f"prefix_blocks must have one entry per request ({len(keys)}), got {blocks.num_rows}")
+    order = np.argsort(keys, kind="stable")
+    row = np.empty_like(order)
+    row[order] = np.arange(len(order))
+    return order, row
 
 
 def _knots(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

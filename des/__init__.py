@@ -3,9 +3,46 @@
 Of `jaxsim` it uses the laws of physics and the data types, and no queueing formula, so that it can check one.
 """
 
+from des.arrivals import ArrivalProcess, MarkovModulated, PiecewiseRate, Poisson, Renewal, Trace
+from des.availability import Failures, Schedule
+from des.knowledge import InputOnly, InputPlusMax, Predicted, Total
+from des.play import PrefixBlocks
 from des.results import PoolResult, SimulationResult
+from des.router import Router
+from des.routers import AnyRouter, CompressRouter, LengthRouter, ModelRouter, SpilloverRouter
+from des.serving import Serving
 from des.simulate import prepare, simulate
 from des.slots import simulate_slot_server as simulate_slots
 from des.stats import Estimate, Sample
+from des.transfer import KvTransfer
 
-__all__ = ["Estimate", "PoolResult", "Sample", "SimulationResult", "prepare", "simulate", "simulate_slots"]
+__all__ = [
+    "AnyRouter",
+    "ArrivalProcess",
+    "CompressRouter",
+    "Estimate",
+    "Failures",
+    "InputOnly",
+    "InputPlusMax",
+    "KvTransfer",
+    "LengthRouter",
+    "MarkovModulated",
+    "ModelRouter",
+    "PiecewiseRate",
+    "Poisson",
+    "PoolResult",
+    "Predicted",
+    "PrefixBlocks",
+    "Renewal",
+    "Router",
+    "Sample",
+    "Schedule",
+    "Serving",
+    "SimulationResult",
+    "SpilloverRouter",
+    "Total",
+    "Trace",
+    "prepare",
+    "simulate",
+    "simulate_slots",
+]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from des._jit import jit
+from des._jit import inline, jit
 
 
-@jit
+@inline
 def push(keys, start, size, key):
     """Add `key` to a heap of `size` entries."""
     j = size
@@ -24,7 +24,7 @@ def push(keys, start, size, key):
     keys[start + j] = key
 
 
-@jit
+@inline
 def replace_first(keys, start, size, key):
     """Put `key` in the place of the smallest of `size` entries.
 
@@ -44,11 +44,30 @@ def replace_first(keys, start, size, key):
     push(keys, start, j, key)
 
 
-@jit
+@inline
 def drop_first(keys, start, size):
     """Remove the smallest of `size` entries."""
     if size > 1:
         replace_first(keys, start, size - 1, keys[start + size - 1])
+
+
+@jit
+def remove(keys, start, size, place):
+    """Remove entry `place` of `size` entries, wherever it is."""
+    key = keys[start + size - 1]
+    if place == size - 1:
+        return
+    j = place
+    child = 2 * j + 1
+    while child < size - 1:
+        if child + 1 < size - 1 and keys[start + child + 1] < keys[start + child]:
+            child += 1
+        if keys[start + child] >= key:
+            break
+        keys[start + j] = keys[start + child]
+        j = child
+        child = 2 * j + 1
+    push(keys, start, j, key)
 
 
 def tree(num_leaves: int) -> np.ndarray:
@@ -59,7 +78,7 @@ def tree(num_leaves: int) -> np.ndarray:
     return np.full(2 * width, np.inf)
 
 
-@jit
+@inline
 def earliest(times):
     """The leaf with the least time; of equal times the lowest leaf."""
     width = times.size >> 1
@@ -69,7 +88,7 @@ def earliest(times):
     return i - width
 
 
-@jit
+@inline
 def set_time(times, leaf, time):
     """Give a leaf a new time; stops at the first ancestor that another leaf decides."""
     i = leaf + (times.size >> 1)

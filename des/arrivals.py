@@ -6,16 +6,59 @@ i)``. So every design and every rate sees the same gaps (scaled) and the same le
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from des._draw import invert
-from des.lower import Stream
-from jaxsim._checks import require_positive
+from des.clock import Sampler
+from des.modulated import MarkovModulated
+from des.piecewise import PiecewiseRate
+from des.processes import ArrivalProcess, Poisson, Trace, own_arrivals
+from des.renewal import Renewal
+from jaxsim._checks import unknown
 from jaxsim.workload import Workload
 
+__all__ = [
+    "ARRIVALS",
+    "ArrivalProcess",
+    "Lengths",
+    "MarkovModulated",
+    "PiecewiseRate",
+    "Poisson",
+    "Renewal",
+    "Trace",
+    "as_process",
+    "generators",
+    "row_sampler",
+]
+
 ARRIVALS = ("poisson", "trace")
+"""Processes without parameters, which go by name."""
+
+PARAMETRISED = {
+    "gamma": 'Renewal(law="gamma", cv=...)',
+    "weibull": 'Renewal(law="weibull", cv=...)',
+    "markov-modulated": "MarkovModulated(rates=..., mean_stay_s=...)",
+    "piecewise": "PiecewiseRate(start_s=..., rate=..., end_s=...)",
+}
+"""The other names, and what to pass instead."""
+
+
+def as_process(arrivals: str | ArrivalProcess) -> ArrivalProcess:
+    """The process itself, or the one of that name.
+
+    Raises:
+        ValueError: an unknown name, or one of a process that takes parameters.
+    """
+    if isinstance(arrivals, ArrivalProcess):
+        return arrivals
+    if arrivals in PARAMETRISED:
+        raise ValueError(f"arrivals {arrivals!r} takes parameters; pass des.arrivals.{PARAMETRISED[arrivals]}")
+    if arrivals not in ARRIVALS:
+        raise unknown("arrivals", arrivals, (*ARRIVALS, *PARAMETRISED))
+    return Poisson() if arrivals == "poisson" else Trace()
 
 
 def generators(seed: int, replication: int) -> tuple[np.random.Generator, np.random.Generator]:
@@ -46,30 +89,15 @@ class Lengths(NamedTuple):
         return row
 
 
-def poisson_stream(lengths: Lengths, rate: float, num_requests: int, *, seed: int, replication: int) -> Stream:
-    """Poisson arrivals at `rate` requests per second, rows drawn independently by their weight."""
-    for_gaps, for_lengths = generators(seed, replication)
-    arrival_s = for_gaps.standard_exponential(num_requests)
-    np.cumsum(arrival_s, out=arrival_s)
-    arrival_s /= rate
-    return Stream(arrival_s, lengths.draw(for_lengths, num_requests))
+def row_sampler(
+    process: ArrivalProcess, workload: Workload, lengths: np.random.Generator
+) -> Callable[[int], np.ndarray]:
+    """A function that returns the workload rows of the next `n` arrivals, in step with `process.sampler`.
 
-
-def trace_stream(workload: Workload, rate: float | None, num_requests: int | None) -> Stream:
-    """The workload's own arrivals, once, in their order; `rate` stretches time to that mean rate.
-
-    `num_requests` keeps the first so many.
-
-    Raises:
-        ValueError: the workload has no arrival times.
+    A trace's own for `Trace`, fewer than `n` once it ends; for all others drawn independently by weight, without
+    end.
     """
-    if workload.arrival_s is None or workload.arrival_row is None:
-        raise ValueError(
-            "arrivals='trace' needs a workload with arrival times, got one without; "
-            "use arrivals='poisson', or read a trace that has a time column"
-        )
-    factor = 1.0
-    if rate is not None:
-        require_positive("the trace's own rate", 0.0 if workload.rate is None else workload.rate)
-        factor = float(workload.rate or 1.0) / rate
-    return Stream(workload.arrival_s[:num_requests] * factor, workload.arrival_row[:num_requests].astype(np.int32))
+    if isinstance(process, Trace):
+        return Sampler(iter((own_arrivals(workload)[1].astype(np.int32),)), dtype=np.int32)
+    law = Lengths.of(workload)
+    return lambda number: law.draw(lengths, number)

@@ -1,119 +1,285 @@
-"""One design, workload and convention, lowered once; plays streams of requests and measures what happened."""
+"""One design, workload and set of rules, lowered once; plays streams of requests and measures what happened."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from des import lower
-from des.lower import Fleet, History, Stream
+from des.arrivals import ArrivalProcess, Poisson, generators, row_sampler
+from des.availability import Failures, Schedule, accepting_s, in_order
+from des.ledger import METRICS, PHASES, Bins, Ledger
+from des.lower import Fleet
+from des.play import NUM_WINDOWS, PrefixBlocks, Rules, Stream, play
 from des.results import Replication
-from des.routing import REASONS, Routing, route_by_length
+from des.router import Router
+from des.routers import LengthRouter
+from des.routing import NO_POOL, NOWHERE, REASONS, Routed, RouteTable, Served, capability
+from des.serving import Serving
+from des.transfer import KvTransfer
 from jaxsim.fleet import FleetDesign
 from jaxsim.workload import Workload
 
+PART = 1 << 18
+"""Requests of a stream that are drawn at a time where memory is to stay flat."""
 
-class Experiment(NamedTuple):
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Everything that shapes a run beside design and workload; see `des.simulate`."""
+
+    convention: str = "step"
+    serving: Serving = field(default_factory=Serving)
+    router: Router = field(default_factory=LengthRouter)
+    arrivals: ArrivalProcess = field(default_factory=Poisson)
+    rate: float | None = None
+    concurrency: int = 0
+    transfer: KvTransfer | None = None
+    failures: Failures | None = None
+    schedule: Schedule | None = None
+    blocks: PrefixBlocks | None = None
+    warmup_fraction: float = 0.2
+    windows: int = NUM_WINDOWS
+    gaps: bool = False
+    keep: str = "latencies"
+    seed: int = 0
+
+    @property
+    def predictable(self) -> bool:
+        """Whether the steps that arrivals ask of each pool follow from their lengths alone."""
+        plain = self.transfer is None and self.failures is None and self.schedule is None and not self.concurrency
+        return plain and self.serving == Serving() and self.router.spill_pressure == np.inf
+
+
+class Drawn(NamedTuple):
+    """A part of a stream: instants of all requests, ascending, and where each is routed to."""
+
+    arrival_s: np.ndarray
+    routed: Routed
+
+
+class Offered:
+    """What arrived from `start` on and is not before request number `first` of the stream, rejected ones included."""
+
+    def __init__(self, table: RouteTable, start: float, first: int = 0) -> None:
+        self._table, self._start, self._first = table, start, first
+        self.simulated = 0
+        self.measured = 0
+        self.rejected = np.zeros((len(REASONS), len(table.holds) + 1), dtype=np.int64)
+        self.astray = np.zeros(3, dtype=np.int64)
+
+    def accepted(self, parts: Iterable[Drawn]) -> Iterator[Stream]:
+        """Count the parts as they pass, and hand on what is accepted."""
+        for arrival_s, routed in parts:
+            skipped = max(int(np.searchsorted(arrival_s, self._start)), self._first - self.simulated)
+            self.simulated += len(arrival_s)
+            after = Routed(*(column[skipped:] for column in routed))
+            self.measured += len(after.row)
+            lost = after.reason != NOWHERE
+            np.add.at(self.rejected, (after.reason[lost], after.meant[lost]), 1)
+            self.astray += self._table.tally(after)
+            kept = routed.pool != NO_POOL
+            if kept.all():
+                yield Stream(arrival_s, routed.row, routed.pool)
+            else:
+                yield Stream(arrival_s[kept], routed.row[kept], routed.pool[kept])
+
+
+@dataclass(frozen=True)
+class Experiment:
     """What all replications share: the lowered fleet, the kinds of requests, and where each goes."""
 
-    convention: str
-    warmup_fraction: float
+    setting: Setting
     fleet: Fleet
+    workload: Workload
+    table: RouteTable
     kinds: np.ndarray
-    routing: Routing
-    weight: np.ndarray
-    output_tokens: np.ndarray
 
     @classmethod
-    def of(cls, design: FleetDesign, workload: Workload, *, convention: str, warmup_fraction: float) -> Experiment:
+    def of(cls, design: FleetDesign, workload: Workload, setting: Setting) -> Experiment:
         """Lower a design and a workload."""
-        fleet = lower.lower_fleet(design, convention)
-        routing = route_by_length(design, workload, max_active=fleet.max_active, free_blocks=fleet.kv_blocks)
+        disaggregated = setting.transfer is not None
+        if disaggregated and (design.num_pools != 2 or setting.convention != "step"):
+            raise ValueError(
+                f"transfer is for a design of two pools, prefill and decode, in convention='step', got "
+                f"{design.num_pools} in {setting.convention!r}"
+            )
+        fleet = lower.lower_fleet(design, setting.convention, setting.serving, disaggregated=disaggregated)
+        served = setting.router.served(workload, design)
+        reasons = capability(design, served, max_active=fleet.max_active, free_blocks=fleet.kv_blocks)
+        if disaggregated:
+            served = served._replace(meant=np.where(served.meant == NO_POOL, served.meant, 0))
+            reasons = np.maximum(reasons, reasons[::-1])  # both pools must hold a request
+        table = setting.router.table(served, reasons)
+        inputs, outputs = served.input_tokens, served.output_tokens
+        setting = replace(setting, blocks=_served_blocks(setting.blocks, served))
         return cls(
-            convention,
-            warmup_fraction,
-            fleet,
-            lower.lower_kinds(design, workload, routing, convention),
-            routing,
-            np.asarray(workload.weight),
-            np.asarray(workload.output_tokens),
+            setting, fleet, workload, table, lower.lower_kinds(fleet, inputs, outputs, table.holds, setting.serving)
         )
 
-    def run(self, stream: Stream, rate: float | None) -> Replication:
-        """Play one stream to the end and measure it between the warm-up and the last arrival.
+    @property
+    def pool_of_replica(self) -> np.ndarray:
+        """Pool of each replica, numbered through."""
+        return np.repeat(np.arange(len(self.fleet.replicas)), self.fleet.replicas)
+
+    def run(self, number: int, replication: int, *, batches: int = 1) -> Replication:
+        """Play one stream of at most `number` requests to the end, and measure it from the warm-up to the last sent.
 
         Args:
-            rate: that the stream was drawn with, requests per second; None for a trace.
+            batches: stretches of that time whose statistics are kept apart where nothing else is.
         """
-        end = float(stream.arrival_s[-1])
-        start = self.warmup_fraction * end
-        measured = stream.kind[np.searchsorted(stream.arrival_s, start) :]
-        if rate is not None:
-            steps = self._offered_steps(np.arange(len(self.kinds)), rate * self.weight)
-        else:
-            steps = self._offered_steps(measured, np.full(len(measured), 1.0 / (end - start or np.inf)))
-        accepted = _accepted(self.routing, stream)
-        history = lower.play(self.fleet, self.kinds, accepted, window_s=(start, end))
+        flat = self.setting.keep == "statistics"
+        parts = None if flat else list(self.draw(number, replication, number))
+        window, first = self._window(self.draw(number, replication, PART) if parts is None else parts, replication)
+        further: tuple[str, ...] = ("client_wait_s",) if self.setting.concurrency else ()
+        further += PHASES if self.setting.transfer else ()
+        offered = Offered(self.table, 0.0 if self.setting.concurrency else window[0], first)
+        sink = self._bins(METRICS + further, window, batches) if parts is None else self._ledger(parts, further)
+        timeline = self._timeline(replication, window[1])
+        stream = offered.accepted(self.draw(number, replication, PART) if parts is None else parts)
+        totals = play(
+            self.fleet,
+            self.kinds,
+            stream,
+            sink,
+            self._rules(timeline),
+            window_s=window,
+            windows=self.setting.windows,
+            gaps=self.setting.gaps,
+        )
+        steps = sink.measured_steps(window[0], len(self.fleet.replicas)) / ((window[1] - window[0]) or np.inf)
+        if self.setting.predictable and self.setting.arrivals.name != "trace" and not self._any_pool:
+            steps = self._expected_steps()
+        kept, measured = sink.after(window[0]), offered.measured
+        if self.setting.concurrency:  # when a client sends is known only now
+            sent = int(kept.sent.sum()) if isinstance(kept, Bins) else len(kept.pool)
+            measured = sent + int(offered.rejected.sum())
         return Replication(
-            **self._latencies(accepted, history, start),
-            **self._occupancy(accepted, history, start, end),
-            simulated=len(stream.kind),
-            offered=len(measured),
-            rejected=self._rejected(measured),
-            window_s=end - start,
+            kept=kept,
+            simulated=offered.simulated,
+            offered=measured,
+            rejected=offered.rejected,
+            astray=offered.astray,
+            start_s=window[0],
+            window_s=window[1] - window[0],
             offered_steps=steps,
-            totals=history.totals,
+            replica_s=accepting_s(timeline, self.pool_of_replica, len(self.fleet.replicas), *window),
+            totals=totals.windows,
+            gaps=totals.gaps if self.setting.gaps else None,
+            drawn=parts[0] if parts and self.setting.keep == "requests" else None,
         )
 
-    def _latencies(self, stream: Stream, history: History, start: float) -> dict[str, np.ndarray]:
-        """Each request that arrived after the warm-up."""
-        after = slice(int(np.searchsorted(stream.arrival_s, start)), None)
-        arrival, kind = stream.arrival_s[after], stream.kind[after]
-        first, end = history.first_s[after], history.end_s[after]
-        gaps = self.output_tokens[kind] - 1.0
-        undefined = np.full(len(gaps), np.nan)
-        return {
-            "pool": self.routing.pool[kind],
-            "wait_s": history.admit_s[after] - arrival,
-            "ttft_s": first - arrival,
-            "tpot_s": np.divide(end - first, gaps, out=undefined, where=gaps > 0),
-            "e2e_s": end - arrival,
-        }
+    def draw(self, number: int, replication: int, size: int) -> Iterator[Drawn]:
+        """The stream of a replication, in parts of at most `size` requests; every design sees the same."""
+        setting = self.setting
+        gaps, lengths = generators(setting.seed, replication)
+        routes = np.random.default_rng(np.random.SeedSequence(setting.seed, spawn_key=(replication, 2)))
+        rows = row_sampler(setting.arrivals, self.workload, lengths)
+        instants = None
+        if setting.rate is not None or not setting.concurrency:
+            instants = setting.arrivals.sampler(setting.rate, gaps, self.workload)
+        left = number
+        while left > 0:
+            arrival_s = np.zeros(min(size, left)) if instants is None else instants(min(size, left))
+            row = rows(len(arrival_s))
+            if len(row) == 0:
+                return
+            yield Drawn(arrival_s[: len(row)], self.table.route(row, routes))
+            left -= len(row)
 
-    def _occupancy(self, stream: Stream, history: History, start: float, end: float) -> dict[str, np.ndarray]:
-        """Integrals over the measured time and growth of the queues, per pool; exact, from each request."""
-        pool = self.routing.pool[stream.kind].astype(np.intp)
-        running = np.minimum(history.end_s, end) - np.maximum(history.admit_s, start)
-        np.maximum(running, 0.0, out=running)
-        waits_at_start = (stream.arrival_s <= start) & (history.admit_s > start)
-        queued = np.subtract(history.admit_s > end, waits_at_start, dtype=np.float64)
-        return {
-            "active_s": self._per_pool(pool, running),
-            "block_s": self._per_pool(pool, running * self.kinds["blocks"][stream.kind]),
-            "queue_growth": self._per_pool(pool, queued),
-        }
+    def _window(self, parts: Iterable[Drawn], replication: int) -> tuple[tuple[float, float], int]:
+        """From the warm-up to the last request, and the number of the first one that is measured; where clients wait
+        for answers, a first play finds out when each is sent."""
+        end = 0.0
+        if self.setting.concurrency:
+            parts = list(parts)
+            ledger = self._ledger(parts, ())
+            play(
+                self.fleet,
+                self.kinds,
+                Offered(self.table, 0.0).accepted(parts),
+                ledger,
+                self._rules(self._timeline(replication, end)),
+            )
+            sent_s = ledger.columns.sent_s
+            end = float(sent_s.max(initial=0.0))
+            start = self.setting.warmup_fraction * end
+            accepted = np.flatnonzero(np.concatenate([routed.pool != NO_POOL for _, routed in parts]))
+            return (start, end), int(accepted[np.searchsorted(sent_s, start)]) if len(accepted) else 0
+        for part in parts:
+            end = float(part.arrival_s[-1])
+        return (self.setting.warmup_fraction * end, end), 0
 
-    def _per_pool(self, pool: np.ndarray, values: np.ndarray) -> np.ndarray:
-        sums = np.bincount(pool, values, minlength=len(self.fleet.replicas))
-        return sums.astype(np.float64, copy=False)  # bincount of nothing is of integers
+    def _ledger(self, parts: list[Drawn], names: tuple[str, ...]) -> Ledger:
+        return Ledger(
+            sum(int((routed.pool != NO_POOL).sum()) for _, routed in parts),
+            names,
+            self.pool_of_replica,
+            self.table.served.output_tokens,
+            preempts=self.setting.serving.kv != "reserve",
+            records=self.setting.keep == "requests",
+        )
 
-    def _offered_steps(self, kind: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """Steps per second that accepted requests ask of each pool; `weight` in requests per second."""
-        kept = self.routing.pool[kind] >= 0
-        kind, weight = kind[kept], weight[kept]
-        steps = self.kinds["full_steps"][kind] + 1.0 + self.kinds["decode_steps"][kind]
-        return self._per_pool(self.routing.pool[kind], weight * steps)
+    def _bins(self, names: tuple[str, ...], window: tuple[float, float], batches: int) -> Bins:
+        return Bins(
+            names,
+            self.pool_of_replica,
+            self.table.served.output_tokens,
+            num_pools=len(self.fleet.replicas),
+            window_s=window,
+            batches=batches,
+        )
 
-    def _rejected(self, kind: np.ndarray) -> np.ndarray:
-        """Counts by reason and by the pool that was meant, the last column for none."""
-        counts = np.zeros((len(REASONS), len(self.fleet.replicas) + 1), dtype=np.int64)
-        reason = self.routing.reason[kind]
-        rejected = reason >= 0
-        np.add.at(counts, (reason[rejected], self.routing.meant[kind][rejected]), 1)
-        return counts
+    def _rules(self, timeline: np.ndarray) -> Rules:
+        setting = self.setting
+        link = setting.transfer
+        return Rules(
+            serving=setting.serving,
+            dispatch=setting.router.dispatch,
+            affinity_slack=setting.router.affinity_slack or 0,
+            spill_pressure=setting.router.spill_pressure,
+            concurrency=setting.concurrency,
+            transfer=None if link is None else (link.latency_s, link.s_per_token),
+            timeline=timeline,
+            blocks=setting.blocks,
+            seed=setting.seed,
+        )
+
+    def _timeline(self, replication: int, end: float) -> np.ndarray:
+        """Changes of the fleet: scheduled ones, and failures up to `end`."""
+        setting = self.setting
+        rows: list[tuple[float, int, int]] = []
+        if setting.schedule is not None:
+            rows += setting.schedule.timeline(self.fleet.replicas).tolist()
+        if setting.failures is not None:
+            own = np.random.default_rng(np.random.SeedSequence(setting.seed, spawn_key=(replication, 3)))
+            rows += setting.failures.timeline(int(self.fleet.replicas.sum()), end, own).tolist()
+        return in_order(rows)
+
+    @property
+    def _any_pool(self) -> bool:
+        return bool((self.table.pool == -1).any())
+
+    def _expected_steps(self) -> np.ndarray:
+        """Steps per second that accepted requests ask of each pool, from the lengths' weights."""
+        steps = self.kinds["full_steps"] + 1.0 + self.kinds["decode_steps"]
+        rate = self.setting.arrivals.mean_rate(self.setting.rate, self.workload)
+        return rate * (self.table.expected().weight[:-1] * steps).sum(axis=1)
 
 
-def _accepted(routing: Routing, stream: Stream) -> Stream:
-    kept = routing.pool[stream.kind] >= 0
-    return stream if kept.all() else Stream(stream.arrival_s[kept], stream.kind[kept])
+def _served_blocks(blocks: PrefixBlocks | None, served: Served) -> PrefixBlocks | None:
+    """Prompt blocks of the served rows; of a prompt that is compressed only those that stay whole."""
+    if blocks is None:
+        return None
+    if blocks.num_rows != served.num_given:
+        raise ValueError(
+            f"prefix_blocks must have one entry per workload row ({served.num_given}), got {blocks.num_rows}"
+        )
+    if len(served.source) == served.num_given:
+        return blocks
+    whole = np.floor(served.input_tokens / blocks.tokens)
+    whole[: served.num_given] = np.iinfo(np.int32).max
+    return blocks.of_rows(served.source, whole)

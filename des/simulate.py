@@ -9,18 +9,27 @@ from dataclasses import replace
 
 import numpy as np
 
-from des.arrivals import ARRIVALS, Lengths, poisson_stream, trace_stream
-from des.experiment import Experiment
-from des.lower import Stream
+from des.arrivals import ArrivalProcess, as_process
+from des.availability import Failures, Schedule
+from des.experiment import Experiment, Setting
+from des.ledger import KEEP
+from des.play import NUM_WINDOWS, PrefixBlocks
 from des.remarks import remarks
-from des.results import Replication, SimulationResult, pool_results
-from des.stats import next_length
+from des.results import SimulationResult, pool_results
+from des.router import Router
+from des.routers import LengthRouter
+from des.serving import Serving
+from des.stats import NUM_BATCHES, next_length
+from des.transfer import KvTransfer
 from jaxsim._checks import require, require_positive, unknown
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import profile
 from jaxsim.workload import Workload
 
 MAX_REQUESTS = 20_000_000
+
+MAX_WHOLE_PLAYS = 4_000_000
+"""Requests up to which arrivals that end are played more than once unless told."""
 
 
 def default_requests(num_replicas: int) -> int:
@@ -45,12 +54,22 @@ def simulate(
     num_requests: int | None = None,
     seed: int = 0,
     convention: str = "step",
+    serving: Serving | None = None,
+    router: Router | None = None,
+    arrivals: str | ArrivalProcess = "poisson",
+    concurrency: int | None = None,
+    transfer: KvTransfer | None = None,
+    failures: Failures | None = None,
+    schedule: Schedule | None = None,
+    prefix_blocks: PrefixBlocks | None = None,
     warmup_fraction: float = 0.2,
     replications: int | None = None,
     precision: float | None = None,
     max_requests: int = MAX_REQUESTS,
     decided: Callable[[SimulationResult], bool] | None = None,
-    arrivals: str = "poisson",
+    keep: str = "latencies",
+    itl: bool = False,
+    windows: int = NUM_WINDOWS,
 ) -> SimulationResult:
     """Simulate a fleet: every step of every engine, every request from arrival to last token.
 
@@ -61,50 +80,91 @@ def simulate(
     Args:
         design: pools with whole numbers of replicas.
         workload: lengths, and arrival times for ``arrivals="trace"``.
-        rate: offered requests per second; left out, the workload's own.
+        rate: offered requests per second; left out, the process's or the workload's own. In a closed loop: at which
+            clients would send if they never waited; left out, as fast as they can.
         num_requests: requests offered in all replications together, warm-up included. Left out, see
-            `default_requests`; of a trace, all.
+            `default_requests`; of an arrival process that ends, all of it in each replication.
         seed: of the random numbers.
         convention: ``"step"`` (continuous batching: context grows, KV blocks are reserved) or ``"kimura"`` (the
             reference fleet model: slots of `max_context`, constant work).
+        serving: scheduling, KV blocks and preemption; left out, `Serving()`.
+        router: which pool and replica a request goes to; left out, by its total length, to the least loaded.
+        arrivals: ``"poisson"``, ``"trace"`` to play the workload's own arrivals once, or a process of `des.arrivals`.
+        concurrency: requests that the clients have outstanding at most (closed loop); left out, no limit.
+        transfer: the link from pool 0, which computes prompts, to pool 1, which generates; left out, pools serve whole
+            requests.
+        failures: replicas that fail and are repaired.
+        schedule: replicas that come and go by plan.
+        prefix_blocks: of each workload row, for a prefix cache; left out, the workload's own.
         warmup_fraction: share of the time, from 0, whose arrivals are left out of the figures; in [0, 1).
-        replications: independent runs that share `num_requests`; left out, see `default_replications`. A trace is
-            played once.
+        replications: independent runs that share `num_requests`; left out, see `default_replications`, and of a
+            process that ends as many whole plays as `MAX_WHOLE_PLAYS` allows, 8 at most. A trace is played once.
         precision: wanted relative half-width of the 95 % intervals of the fleet's P99 TTFT and TPOT. Runs are
             repeated longer until it is met, a pool turns out to be overloaded, or `max_requests` is reached.
         max_requests: longest try when `precision` is given.
         decided: with `precision`, also stops where this says that a closer look would change nothing.
-        arrivals: ``"poisson"``, or ``"trace"`` to play the workload's own arrivals (`rate` stretches time).
+        keep: ``"latencies"`` of each request, ``"requests"`` with everything of each
+            (`SimulationResult.requests_table`), or ``"statistics"``, whose memory does not grow with the run (quantiles
+            then within 0.05 %).
+        itl: whether to count the gaps between tokens (`SimulationResult.itl`).
+        windows: stretches of the measured time for `SimulationResult.time_series`; >= 4.
 
     Raises:
         ValueError: an argument outside its domain, no rate, a relaxed design, or a trace without arrival times.
     """
-    if arrivals not in ARRIVALS:
-        raise unknown("arrivals", arrivals, ARRIVALS)
-    require((warmup_fraction >= 0) & (warmup_fraction < 1), "warmup_fraction", warmup_fraction, "in [0, 1)")
-    if rate is not None:
-        require_positive("rate", rate)
-    if precision is not None:
-        require_positive("precision", precision)
-    experiment = Experiment.of(design, workload, convention=convention, warmup_fraction=warmup_fraction)
-    if arrivals == "trace":
+    process = as_process(arrivals)
+    _check(warmup_fraction=warmup_fraction, rate=rate, precision=precision, keep=keep, windows=windows)
+    require(concurrency is None or concurrency >= 1, "concurrency", concurrency, ">= 1")
+    if failures is not None and schedule is not None:
+        raise ValueError(
+            "failures and schedule cannot be given together: a repair would bring back what was taken away"
+        )
+    if failures is not None and concurrency is not None:
+        raise ValueError(
+            "failures and concurrency cannot be given together: for how long replicas must fail is not known before "
+            "the clients have sent their last request; simulate an open loop with failures"
+        )
+    setting = Setting(
+        convention=convention,
+        serving=Serving() if serving is None else serving,
+        router=LengthRouter() if router is None else router,
+        arrivals=process,
+        rate=rate,
+        concurrency=concurrency or 0,
+        transfer=transfer,
+        failures=failures,
+        schedule=schedule,
+        blocks=_blocks(serving, router, workload.prefix_blocks if prefix_blocks is None else prefix_blocks),
+        warmup_fraction=warmup_fraction,
+        windows=windows,
+        gaps=itl,
+        keep=keep,
+        seed=seed,
+    )
+    experiment = Experiment.of(design, workload, setting)
+    expected = process.expected_requests(rate, workload)
+    ends = np.isfinite(expected)
+    if ends and process.name == "trace":
         if precision is not None or replications not in (None, 1):
             raise ValueError("arrivals='trace' plays the trace once: it takes no precision and one replication")
-        return _play_trace(experiment, trace_stream(workload, rate, num_requests), seed)
-    offered = rate if rate is not None else workload.rate
-    if offered is None:
-        raise ValueError("rate must be given in requests per second: the workload has none of its own")
-    num_replicas = int(experiment.fleet.replicas.sum())
-    number = default_requests(num_replicas) if num_requests is None else num_requests
-    count = default_replications(number, num_replicas) if replications is None else replications
+        return _play(experiment, number=MAX_REQUESTS if num_requests is None else num_requests, count=1)
+    if concurrency is None or rate is not None:
+        process.mean_rate(rate, workload)
+    if ends:
+        if precision is not None:
+            raise ValueError(f"precision is for arrivals without end, got {process.name!r}, which ends; repeat it")
+        number, count = _whole_plays(expected, num_requests, replications)
+    else:
+        num_replicas = int(experiment.fleet.replicas.sum())
+        number = default_requests(num_replicas) if num_requests is None else num_requests
+        count = default_replications(number, num_replicas) if replications is None else replications
     require(count >= 1, "replications", count, ">= 1")
     require(number >= count, "num_requests", number, f">= replications ({count})")
-    lengths = Lengths.of(workload)
-
-    def attempt(number: int) -> SimulationResult:
-        return _play_poisson(experiment, lengths, offered, number=number, count=count, seed=seed)
-
-    return attempt(number) if precision is None else _until_precise(attempt, number, precision, max_requests, decided)
+    if precision is None:
+        return _play(experiment, number=number, count=count)
+    return _until_precise(
+        lambda number: _play(experiment, number=number, count=count), number, precision, max_requests, decided
+    )
 
 
 def prepare() -> None:
@@ -113,28 +173,75 @@ def prepare() -> None:
     simulate(design, Workload.from_lengths([1.0], [1.0]), rate=1.0, num_requests=8, replications=1)
 
 
-def _play_trace(experiment: Experiment, stream: Stream, seed: int) -> SimulationResult:
-    last = float(stream.arrival_s[-1])
-    rate = len(stream.arrival_s) / last if last > 0 else np.inf
-    return _result(experiment, (experiment.run(stream, None),), rate=rate, arrivals="trace", seed=seed)
+def _check(*, warmup_fraction: float, rate: float | None, precision: float | None, keep: str, windows: int) -> None:
+    require((warmup_fraction >= 0) & (warmup_fraction < 1), "warmup_fraction", warmup_fraction, "in [0, 1)")
+    if rate is not None:
+        require_positive("rate", rate)
+    if precision is not None:
+        require_positive("precision", precision)
+    if keep not in KEEP:
+        raise unknown("keep", keep, KEEP)
+    require(windows >= 4, "windows", windows, ">= 4")
 
 
-def _play_poisson(
-    experiment: Experiment, lengths: Lengths, rate: float, *, number: int, count: int, seed: int
-) -> SimulationResult:
+def _blocks(serving: Serving | None, router: Router | None, blocks: PrefixBlocks | None) -> PrefixBlocks | None:
+    """Prompt blocks where there is a cache for them."""
+    cached = serving is not None and serving.prefix_cache_blocks > 0
+    if cached and blocks is None:
+        raise ValueError(
+            "prefix_cache_blocks needs a workload with block hashes, or prefix_blocks of its rows, got neither; "
+            "read a trace with hash_ids, such as Mooncake's"
+        )
+    if router is not None and router.dispatch == "prefix-affinity" and not cached:
+        raise ValueError("dispatch='prefix-affinity' needs Serving(prefix_cache_blocks=...), got no prefix cache")
+    return blocks if cached else None
+
+
+def _whole_plays(expected: float, num_requests: int | None, replications: int | None) -> tuple[int, int]:
+    """Requests in all and replications of a process that ends; left out, each replication plays it whole."""
+    whole = int(expected + 10.0 * np.sqrt(expected)) + 1
+    most = MAX_WHOLE_PLAYS if num_requests is None else num_requests
+    count = min(max(most // whole, 1), 8) if replications is None else replications
+    return count * whole if num_requests is None else num_requests, count
+
+
+def _play(experiment: Experiment, *, number: int, count: int) -> SimulationResult:
     """`count` replications of ``number // count`` requests, on as many threads as there are CPUs."""
-
-    def one(replication: int) -> Replication:
-        stream = poisson_stream(lengths, rate, number // count, seed=seed, replication=replication)
-        return experiment.run(stream, rate)
-
+    batches = max(NUM_BATCHES // count, 1)
     workers = min(os.cpu_count() or 1, count)
     if workers == 1:
-        runs = tuple(one(i) for i in range(count))
+        runs = tuple(experiment.run(number // count, i, batches=batches) for i in range(count))
     else:
         with ThreadPoolExecutor(workers) as threads:
-            runs = tuple(threads.map(one, range(count)))
-    return _result(experiment, runs, rate=rate, arrivals="poisson", seed=seed)
+            runs = tuple(threads.map(lambda i: experiment.run(number // count, i, batches=batches), range(count)))
+    setting, fleet, served = experiment.setting, experiment.fleet, experiment.table.served
+    pools = pool_results(
+        runs,
+        replicas=fleet.replicas,
+        max_active=fleet.max_active,
+        kv_blocks=fleet.kv_blocks,
+        closed=setting.concurrency > 0,
+        budgeted=setting.serving.budgeted,
+    )
+    window = sum(run.window_s for run in runs)
+    closed = setting.concurrency > 0 and setting.rate is None
+    offered = sum(run.offered for run in runs) / window if window else np.inf
+    result = SimulationResult(
+        pools=pools,
+        rate=offered if closed else setting.arrivals.mean_rate(setting.rate, experiment.workload),
+        convention=setting.convention,
+        arrivals=f"closed loop of {setting.concurrency}" if setting.concurrency else setting.arrivals.name,
+        serving=setting.serving.describe(),
+        router=setting.router.describe(),
+        seed=setting.seed,
+        num_requests=sum(run.simulated for run in runs),
+        warmup_fraction=setting.warmup_fraction,
+        warnings=(),
+        replications=runs,
+        lengths=(served.input_tokens, served.output_tokens),
+        pool_of_replica=experiment.pool_of_replica,
+    )
+    return replace(result, warnings=(*setting.router.warnings, *remarks(result)))
 
 
 def _until_precise(
@@ -154,22 +261,3 @@ def _until_precise(
             note = f"precision {precision:g} was not reached: {reached:.3g} after {number:,} requests"
             return replace(result, warnings=(*result.warnings, note))
         number = next_length(number, reached, precision, max_requests)
-
-
-def _result(
-    experiment: Experiment, runs: tuple[Replication, ...], *, rate: float, arrivals: str, seed: int
-) -> SimulationResult:
-    fleet = experiment.fleet
-    pools = pool_results(runs, replicas=fleet.replicas, max_active=fleet.max_active, kv_blocks=fleet.kv_blocks)
-    result = SimulationResult(
-        pools=pools,
-        rate=rate,
-        convention=experiment.convention,
-        arrivals=arrivals,
-        seed=seed,
-        num_requests=sum(run.simulated for run in runs),
-        warmup_fraction=experiment.warmup_fraction,
-        warnings=(),
-        replications=runs,
-    )
-    return replace(result, warnings=tuple(remarks(result)))

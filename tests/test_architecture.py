@@ -83,6 +83,31 @@ def test_a_wrong_arrow_is_seen(tmp_path):
     assert {"jaxsim.queueing", "jaxsim.queueing.erlang_c", "des.other", "optim.plan"} <= found
 
 
+LOOP = [
+    pytest.param(path, id=path.name) for path in sources("des") if path.name.startswith("_") and path.stem[1] != "_"
+]
+
+
+@pytest.mark.parametrize("path", LOOP)
+def test_compiled_code_comes_from_the_files_of_its_fingerprint(path):
+    """The loop's machine code is kept on disk and found again by the contents of `des/_*.py` and the physics; what
+    else it were made of could change unseen."""
+    own = {name for name in imported_of(path, "des") if name}
+    assert all(name.startswith("_") for name in own), own
+    assert {name for name in imported_of(path, "jaxsim") if name} <= {"physics", "_ops"}
+
+
+def test_the_physics_stand_alone():
+    assert set(imported_of(ROOT / "jaxsim" / "physics.py", "jaxsim")) <= {"_ops", ""}
+    assert not set(imported_of(ROOT / "jaxsim" / "_ops.py", "jaxsim"))
+
+
+def test_the_judge_shares_nothing_with_the_engine():
+    """The slow stepper has the dispatcher's hash in common with it, which both must draw from, and no rule."""
+    assert {name for name in imported_of(ROOT / "tests" / "stepper.py", "des") if name} == {"_random"}
+    assert not set(imported_of(ROOT / "tests" / "stepper.py", "jaxsim"))
+
+
 @pytest.mark.parametrize("path", FILES)
 def test_nothing_prints_but_the_command_line(path):
     relative = path.relative_to(ROOT)

@@ -1,14 +1,20 @@
 """`des.simulate`: what it counts, what it refuses, what it warns of, and that its intervals hold."""
 
 import os
+from typing import NamedTuple
 
+import numba
 import numpy as np
 import pytest
-from test_des_reference import make_profile
+from playing import play_parts
+from serving_strategies import make_profile
 
 import des
 import jaxsim.profiles
-from des.arrivals import Lengths, poisson_stream
+from des._write import write
+from des.arrivals import Lengths, Trace
+from des.experiment import Experiment, Setting
+from des.play import Stream
 from des.routing import REASONS
 from des.simulate import default_replications, default_requests
 from jaxsim.fleet import FleetDesign
@@ -95,12 +101,10 @@ def test_overload_by_kv_blocks():
 
 
 def test_requests_spread_evenly_over_forty_gpus():
-    from des.experiment import Experiment
-    from des.lower import play
-
-    experiment = Experiment.of(fleet(40), chat(), convention="step", warmup_fraction=0.2)
-    stream = poisson_stream(Lengths.of(chat()), 60.0, 9_772, seed=1, replication=0)
-    counts = np.bincount(play(experiment.fleet, experiment.kinds, stream).replica, minlength=40)
+    experiment = Experiment.of(fleet(40), chat(), Setting(rate=60.0, seed=1))
+    stream = Stream(*whole_stream(experiment, 9_772)[:3])
+    records = play_parts(experiment.fleet, experiment.kinds, [stream]).records
+    counts = np.bincount(records["replica"], minlength=40)
     assert counts.sum() == 9_772
     assert counts.min() > 0.8 * 9_772 / 40
     assert counts.max() < 1.2 * 9_772 / 40
@@ -286,6 +290,23 @@ def test_runs_go_on_until_they_are_precise():
 # --- streams -----------------------------------------------------------------------------------------------------
 
 
+class Whole(NamedTuple):
+    """Of each request of a stream: instant, row, pool, and the reason for which it is rejected."""
+
+    arrival_s: np.ndarray
+    row: np.ndarray
+    pool: np.ndarray
+    reason: np.ndarray
+
+
+def whole_stream(experiment, number, replication=0, *, size=None):
+    """All parts of a stream together."""
+    parts = list(experiment.draw(number, replication, size or number))
+    assert all(len(part.arrival_s) <= (size or number) for part in parts)
+    columns = [np.concatenate([getattr(p.routed, name) for p in parts]) for name in ("row", "pool", "reason")]
+    return Whole(np.concatenate([part.arrival_s for part in parts]), *columns)
+
+
 def test_a_seed_determines_everything_whatever_the_threads(monkeypatch):
     def run(cpus):
         monkeypatch.setattr(os, "cpu_count", lambda: cpus)
@@ -299,19 +320,60 @@ def test_a_seed_determines_everything_whatever_the_threads(monkeypatch):
 
 
 def test_designs_and_rates_share_their_random_numbers():
-    lengths = Lengths.of(chat())
-    slow = poisson_stream(lengths, 5.0, 1000, seed=3, replication=2)
-    fast = poisson_stream(lengths, 50.0, 2000, seed=3, replication=2)
+    def stream(number, rate, replicas=1, *, replication=2, seed=3):
+        experiment = Experiment.of(fleet(replicas), chat(), Setting(rate=rate, seed=seed))
+        return whole_stream(experiment, number, replication)
+
+    slow, fast = stream(1000, 5.0), stream(2000, 50.0, replicas=9)
     np.testing.assert_allclose(slow.arrival_s, 10.0 * fast.arrival_s[:1000])
-    np.testing.assert_array_equal(slow.kind, fast.kind[:1000])
-    other = poisson_stream(lengths, 5.0, 1000, seed=3, replication=3)
-    assert not np.array_equal(slow.kind, other.kind)
+    np.testing.assert_array_equal(slow.row, fast.row[:1000])
+    for other in (stream(1000, 5.0, replication=3), stream(1000, 5.0, seed=4)):
+        assert not np.array_equal(slow.arrival_s, other.arrival_s)
+        assert not np.array_equal(slow.row, other.row)
+
+
+@pytest.mark.parametrize("size", [1, 999, 1000, 4096])
+def test_a_stream_is_the_same_in_parts_of_any_size(size):
+    """Instants, rows and the chances of a router that predicts lengths."""
+    router = des.LengthRouter(knows=des.Predicted(error=0.5))
+    design = FleetDesign.of(A100, [1, 1], [1500, 16384])
+    experiment = Experiment.of(design, chat(), Setting(rate=5.0, router=router))
+    whole, cut = whole_stream(experiment, 1000), whole_stream(experiment, 1000, size=size)
+    for one, other in zip(whole, cut, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert len(np.unique(whole.pool)) > 1
+
+
+def test_a_stream_that_ends_is_drawn_to_its_end():
+    workload = Workload.from_lengths([5, 4, 3], [1, 1, 1], arrival_s=[1.0, 2.0, 4.0])
+    for number, size in ((2, 99), (99, 2), (3, 3)):
+        drawn = whole_stream(Experiment.of(fleet(), workload, Setting(arrivals=Trace())), number, size=size)
+        np.testing.assert_array_equal(drawn.arrival_s, workload.arrival_s[:number])
+        np.testing.assert_array_equal(drawn.row, workload.arrival_row[:number])
+
+
+def test_a_closed_loop_without_a_rate_is_always_due():
+    experiment = Experiment.of(fleet(), chat(), Setting(concurrency=4))
+    np.testing.assert_array_equal(whole_stream(experiment, 50).arrival_s, 0.0)
+    paced = Experiment.of(fleet(), chat(), Setting(concurrency=4, rate=5.0))
+    assert whole_stream(paced, 50).arrival_s[-1] == pytest.approx(10.0, rel=0.5)
+
+
+@pytest.mark.parametrize("rate", [None, 50.0])
+def test_a_closed_loop_plays_a_trace_to_its_end(rate):
+    """Also where clients send as fast as they can, and the trace's instants say nothing."""
+    workload = Workload.from_lengths(np.arange(1, 101), np.full(100, 5), arrival_s=np.arange(100) * 0.01)
+    result = des.simulate(fleet(), workload, arrivals="trace", concurrency=4, rate=rate, keep="requests")
+    table = result.requests_table()
+    np.testing.assert_array_equal(table["input_tokens"], workload.input_tokens[workload.arrival_row])
+    assert (result.num_requests, result.unfinished) == (100, 0)
+    assert result.requests == table["measured"].sum() == result.ttft.n
 
 
 def test_rows_are_drawn_by_their_weight():
     workload = Workload.from_lengths([1, 2, 3, 4, 5], [1] * 5, weight=[0.0, 0.5, 0.0, 0.3, 0.2])
-    stream = poisson_stream(Lengths.of(workload), 2.0, 200_000, seed=0, replication=0)
-    shares = np.bincount(stream.kind, minlength=5) / 200_000
+    stream = whole_stream(Experiment.of(fleet(), workload, Setting(rate=2.0)), 200_000)
+    shares = np.bincount(stream.row, minlength=5) / 200_000
     assert shares[0] == shares[2] == 0.0
     np.testing.assert_allclose(shares[[1, 3, 4]], [0.5, 0.3, 0.2], atol=0.005)
     assert stream.arrival_s[-1] == pytest.approx(100_000, rel=0.01)
@@ -337,6 +399,15 @@ def test_a_trace_is_played_as_it_is_and_stretched_by_a_rate():
     assert des.simulate(fleet(), workload, num_requests=20_000).rate == pytest.approx(workload.rate)
 
 
+def test_results_are_written_by_one_compiled_function():
+    """Whatever is kept."""
+    for keep in ("latencies", "requests", "statistics"):
+        result = des.simulate(fleet(2), chat(), rate=5.0, num_requests=2000, keep=keep)
+        assert result.ttft.n == result.requests
+    if not numba.config.DISABLE_JIT:
+        assert len(write.signatures) == 1
+
+
 def test_default_sizes_follow_the_fleet():
     assert default_requests(1) == 400_000
     assert default_requests(1000) == 5_000_000
@@ -346,6 +417,12 @@ def test_default_sizes_follow_the_fleet():
 # --- refusals ----------------------------------------------------------------------------------------------------
 
 TRACELESS = Workload.from_lengths([10], [5])
+TRACED = Workload.from_lengths([10], [5], arrival_s=[1.0])
+ONCE = des.PiecewiseRate(start_s=(0.0,), rate=(1.0,), end_s=100.0)
+AWAY = {
+    "failures": des.Failures(mean_up_s=1.0, mean_repair_s=1.0),
+    "schedule": des.Schedule(time_s=[], pool=[], replicas=[]),
+}
 
 
 @pytest.mark.parametrize(
@@ -357,11 +434,17 @@ TRACELESS = Workload.from_lengths([10], [5])
         ({"convention": "kimra"}, "unknown convention 'kimra'; did you mean 'kimura'"),
         ({"arrivals": "poison"}, "unknown arrivals 'poison'; did you mean 'poisson'"),
         ({"arrivals": "trace"}, "arrivals='trace' needs a workload with arrival times"),
-        ({"arrivals": "trace", "precision": 0.1}, "plays the trace once"),
+        ({"arrivals": "trace", "workload": TRACED, "precision": 0.1}, "plays the trace once"),
+        ({"arrivals": "trace", "workload": TRACED, "replications": 2}, "plays the trace once"),
+        ({"arrivals": ONCE, "precision": 0.1}, "precision is for arrivals without end, got 'piecewise', which ends"),
         ({"warmup_fraction": 1.0}, r"warmup_fraction must be in \[0, 1\), got 1.0"),
         ({"replications": 0}, "replications must be >= 1, got 0"),
         ({"num_requests": 3, "replications": 8}, r"num_requests must be >= replications \(8\), got 3"),
         ({"precision": 0.0}, "precision must be > 0 and finite, got 0.0"),
+        ({"keep": "latency"}, "unknown keep 'latency'; did you mean 'latencies'"),
+        ({"windows": 3}, "windows must be >= 4, got 3"),
+        ({"concurrency": 0}, "concurrency must be >= 1, got 0"),
+        (AWAY, "failures and schedule cannot be given together"),
         ({"design": FleetDesign.of(A100, [1.5], [4096])}, "replicas must be whole numbers >= 0, got 1.5; round"),
     ],
 )
@@ -379,16 +462,3 @@ def test_a_fleet_that_takes_nothing_has_no_figures_and_says_why():
     assert result.attainment(ttft_s=1.0) == 0.0
     assert result.pools[0].utilization == 0.0
     assert any("100.00%" in w for w in result.warnings)
-
-
-def test_the_package_exports_what_it_says():
-    assert sorted(des.__all__) == [
-        "Estimate",
-        "PoolResult",
-        "Sample",
-        "SimulationResult",
-        "prepare",
-        "simulate",
-        "simulate_slots",
-    ]
-    assert all(hasattr(des, name) for name in des.__all__)

@@ -4,11 +4,10 @@ import csv
 
 import numpy as np
 import pytest
-from test_des_engine import flat_work, one_pool
+from playing import flat_work, kinds_of, one_pool, play_one
 
 import des
 from des.arrivals import generators
-from des.lower import Stream, kinds_table, play
 from des.slots import simulate_slots
 from des.stats import Sample
 
@@ -71,17 +70,18 @@ def test_many_servers_equal_the_exact_tables(shared_data, servers, law, rho):
             assert estimate.low <= float(row[name]) <= estimate.high
 
 
-def engine_waits(work, *, base_s, max_active, rate, seed, number=50_000, replications=8):
-    """Waits (after a fifth of the time) of replications of one engine with requests of equally likely kinds."""
-    kinds = kinds_table(work, np.zeros(len(work.last_s)), np.zeros(len(work.last_s), dtype=int))
-    histories = []
+def engine_runs(work, *, base_s, max_active, rate, seed, number=50_000, replications=8):
+    """Records (of all, and of those after a fifth of the time) of replications of one engine with requests of equally
+    likely kinds."""
+    fleet, kinds = one_pool(base_s=base_s, max_active=max_active), kinds_of(work)
+    runs = []
     for i in range(replications):
         gaps, lengths = generators(seed, i)
         arrival = np.cumsum(gaps.standard_exponential(number)) / rate
-        stream = Stream(arrival, lengths.integers(0, len(work.last_s), number))
-        history = play(one_pool(base_s=base_s, max_active=max_active), kinds, stream)
-        histories.append((stream, history, int(np.searchsorted(arrival, 0.2 * arrival[-1]))))
-    return histories
+        records = play_one(fleet, kinds, arrival, lengths.integers(0, len(work.last_s), number)).records
+        np.testing.assert_array_equal(records["sent_s"], arrival)
+        runs.append((records, records[np.searchsorted(arrival, 0.2 * arrival[-1]) :]))
+    return runs
 
 
 def test_an_engine_of_one_slot_is_m_g_1():
@@ -89,15 +89,15 @@ def test_an_engine_of_one_slot_is_m_g_1():
     decode = np.array([4.0, 19.0, 49.0, 199.0])
     service = (1 + decode) * 0.01
     rate = 0.75 / service.mean()
-    runs = engine_waits(flat_work(1, decode, 0.002), base_s=0.008, max_active=1, rate=rate, seed=1)
-    waits = Sample(tuple((h.admit_s - s.arrival_s)[k:] for s, h, k in runs))
+    runs = engine_runs(flat_work(1, decode, 0.002), base_s=0.008, max_active=1, rate=rate, seed=1)
+    waits = Sample(tuple(r["admit_s"] - r["sent_s"] for _, r in runs))
     exact = rate * (service**2).mean() / 2 / (1 - 0.75)
     estimate = waits.mean(confidence=0.999)
     assert estimate.low <= exact <= estimate.high
     assert estimate.relative_half_width < 0.1
-    stream, history, _ = runs[0]
-    expected = simulate_slots(stream.arrival_s, service[stream.kind], 1)
-    np.testing.assert_allclose(history.admit_s - stream.arrival_s, expected, rtol=1e-6, atol=1e-9)
+    whole, _ = runs[0]
+    expected = simulate_slots(whole["sent_s"], service[whole["row"]], 1)
+    np.testing.assert_allclose(whole["admit_s"] - whole["sent_s"], expected, rtol=1e-6, atol=1e-9)
 
 
 TOY = {"prefill": [1, 2, 8], "decode": [100, 200, 400], "held": [500, 1500, 8000], "weight": [5, 3, 2]}
@@ -105,12 +105,12 @@ TOY = {"prefill": [1, 2, 8], "decode": [100, 200, 400], "held": [500, 1500, 8000
 
 def check_figures(row, runs, weight_of_steps):
     """Ours against theirs, each with its interval: quantiles of wait, TTFT and TPOT, mean E2E."""
-    after = [(s, h, k) for s, h, k in runs]
+    after = [measured for _, measured in runs]
     samples = {
-        "wait": Sample(tuple((h.admit_s - s.arrival_s)[k:] for s, h, k in after)),
-        "ttft": Sample(tuple((h.first_s - s.arrival_s)[k:] for s, h, k in after)),
-        "tpot": Sample(tuple(((h.end_s - h.first_s) / weight_of_steps[s.kind])[k:] for s, h, k in after)),
-        "e2e": Sample(tuple((h.end_s - s.arrival_s)[k:] for s, h, k in after)),
+        "wait": Sample(tuple(r["admit_s"] - r["sent_s"] for r in after)),
+        "ttft": Sample(tuple(r["first_s"] - r["sent_s"] for r in after)),
+        "tpot": Sample(tuple((r["end_s"] - r["first_s"]) / weight_of_steps[r["row"]] for r in after)),
+        "e2e": Sample(tuple(r["end_s"] - r["sent_s"] for r in after)),
     }
     names = [f"{m}{q}" for m in ("wait", "ttft", "tpot") for q in (50, 95, 99)] + ["wait_mean", "e2e_mean"]
     for name in names:
@@ -129,7 +129,7 @@ def test_toy_engines_equal_the_reference_values(shared_data, index):
     order = np.repeat(np.arange(3), TOY["weight"])
     prefill, decode, held = (np.array(TOY[k], dtype=float)[order] for k in ("prefill", "decode", "held"))
     number = 400_000 if float(row["rho"]) >= 0.9 else 50_000
-    runs = engine_waits(
+    runs = engine_runs(
         flat_work(prefill, decode, 2e-5 + 4e-8 * held),
         base_s=float(row["W"]),
         max_active=int(row["N"]),
@@ -150,7 +150,7 @@ def test_traces_equal_the_reference_values(shared_data, trace, slots, rho):
     )
     lengths = polars.read_parquet(shared_data / "data" / "traces" / f"{trace}.parquet")
     inputs, outputs = (np.maximum(lengths[c].to_numpy(), 1.0) for c in ("input_tokens", "output_tokens"))
-    runs = engine_waits(
+    runs = engine_runs(
         flat_work(np.ceil(inputs / 1024), outputs, 2e-5 + 4e-8 * (inputs + 0.5 * outputs)),
         base_s=float(row["W"]),
         max_active=slots,

@@ -1,0 +1,129 @@
+"""Replicas that go down, are drained, and come up."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from des._arrival import place_again
+from des._batch import slot_of
+from des._dispatch import accept, refuse
+from des._heap import drop_first, push
+from des._jit import jit
+from des._prefix import forget
+from des._state import DOWN, DRAIN, SLOT_BITS, UNSET
+from des._time import note_queue, schedule
+
+
+@jit
+def go_down(state, r, now):
+    """Everything on a replica is lost and tried again elsewhere."""
+    rep = state.replicas[r]
+    if rep["place"] >= 0:
+        refuse(state, r)
+    start = rep["heap_start"]
+    number = 0
+    for j in range(start, start + rep["prefilling"]):
+        slot = slot_of(state.prefill[j])
+        push(state.scratch, 0, number, state.requests[slot]["number"] << SLOT_BITS | slot)
+        number += 1
+    for j in range(start, start + rep["active"] - rep["prefilling"]):
+        slot = slot_of(state.decode[j])
+        push(state.scratch, 0, number, state.requests[slot]["number"] << SLOT_BITS | slot)
+        number += 1
+    queued = np.int64(rep["first_queued"])
+    while queued > 0:
+        push(state.scratch, 0, number, state.requests[queued - 1]["number"] << SLOT_BITS | (queued - 1))
+        number += 1
+        queued = np.int64(state.requests[queued - 1]["next"])
+        note_queue(state, rep["pool"], now, -1.0)
+    clear(state, r)
+    for j in range(number):
+        slot = state.scratch[0] & (2**SLOT_BITS - 1)
+        drop_first(state.scratch, 0, number - j)
+        retry(state, slot)
+        place_again(state, slot, now)
+
+
+@jit
+def clear(state, r):
+    """A replica as new, but for its life and its count of steps."""
+    rep = state.replicas[r]
+    rep["work_s"] = 0.0
+    rep["growth_s"] = 0.0
+    rep["extra_s"] = 0.0
+    rep["held_s"] = 0.0
+    rep["swap_s"] = 0.0
+    rep["area"] = 0.0
+    rep["stall_s"] = 0.0
+    for j in range(rep["first_residue"], rep["first_residue"] + rep["block"]):
+        state.residues[j] = 0
+    rep["step"] = 0
+    rep["call"] = 0
+    rep["tokens"] = 0
+    rep["active"] = 0
+    rep["prefilling"] = 0
+    rep["load"] = 0
+    rep["first_queued"] = 0
+    rep["last_queued"] = 0
+    rep["stalled"] = 0
+    rep["paused"] = 0
+    rep["closed"] = 0
+    rep["granted"] = 0
+    rep["refused"] = 0
+    rep["life"] += 1
+    rep["free_blocks"] = state.pools[rep["pool"]]["kv_blocks"]
+    if state.cache_blocks > 0:
+        forget(state, r)
+    schedule(state, r)
+
+
+@jit
+def retry(state, slot):
+    """A request from scratch."""
+    request = state.requests[slot]
+    journey = state.journeys[slot]
+    journey["retries"] += 1
+    journey["steps"] = 0
+    journey["prefill_steps"] = 0
+    request["generated"] = 0
+    request["ready"] = 0
+    journey["computed"] = 0
+    journey["stamp"] = 0
+    request["admit_s"] = UNSET
+    request["first_s"] = UNSET
+    journey["prefill_end_s"] = UNSET
+    journey["decode_admit_s"] = UNSET
+    if journey["prefill_replica"] >= 0:
+        request["choice"] = 0
+        journey["prefill_replica"] = -1
+
+
+@jit
+def place_held(state, now):
+    """Try again to place the requests that wait for a replica to come up."""
+    at = state.now[0]
+    slot = at["first_held"] - 1
+    at["first_held"] = 0
+    at["last_held"] = 0
+    while slot >= 0:
+        behind = np.int64(state.requests[slot]["next"]) - 1
+        place_again(state, slot, now)
+        slot = behind
+
+
+@jit
+def change_fleet(state):
+    """The next change of the timeline."""
+    at = state.now[0]
+    entry = state.timeline[at["timeline"]]
+    at["timeline"] += 1
+    r = np.int64(entry["replica"])
+    rep = state.replicas[r]
+    if entry["what"] == DOWN:
+        go_down(state, r, entry["time_s"])
+    elif entry["what"] == DRAIN:
+        if rep["place"] >= 0:
+            refuse(state, r)
+    elif rep["place"] < 0:
+        accept(state, r)
+        place_held(state, entry["time_s"])

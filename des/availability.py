@@ -1,0 +1,132 @@
+"""Replicas that come and go: failures with repair, and a schedule of replicas with a cold start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from des import _state
+from jaxsim._checks import invalid, require, require_non_negative, require_positive, unknown
+
+REPAIRS = ("exponential", "fixed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failures:
+    """Replicas that fail, each by itself, and come back.
+
+    What runs or waits on a replica that fails is tried again elsewhere from the start. Failures stop with the last
+    arrival, and every replica is repaired.
+
+    Attributes:
+        mean_up_s: mean time from repair to failure, seconds; exponential.
+        mean_repair_s: mean time from failure to repair, seconds, until the replica takes requests again.
+        repair: ``"exponential"`` or ``"fixed"``.
+    """
+
+    mean_up_s: float
+    mean_repair_s: float
+    repair: str = "exponential"
+
+    def __post_init__(self) -> None:
+        require_positive("mean_up_s", self.mean_up_s)
+        require_non_negative("mean_repair_s", self.mean_repair_s)
+        if self.repair not in REPAIRS:
+            raise unknown("repair", self.repair, REPAIRS)
+
+    @property
+    def availability(self) -> float:
+        """Share of the time that a replica is up."""
+        return self.mean_up_s / (self.mean_up_s + self.mean_repair_s)
+
+    def timeline(self, num_replicas: int, end_s: float, generator: np.random.Generator) -> np.ndarray:
+        """Changes from 0 to `end_s`, and the repairs of what is down then; each replica has a generator of its own."""
+        rows = [
+            row
+            for replica, own in enumerate(generator.spawn(num_replicas))
+            for row in self._of_one(replica, end_s, own)
+        ]
+        return in_order(rows)
+
+    def _of_one(self, replica: int, end_s: float, generator: np.random.Generator) -> list[tuple[float, int, int]]:
+        rows = []
+        now = generator.exponential(self.mean_up_s)
+        while now < end_s:
+            rows.append((now, replica, _state.DOWN))
+            now += self.mean_repair_s * (generator.exponential() if self.repair == "exponential" else 1.0)
+            rows.append((now, replica, _state.UP))
+            now += generator.exponential(self.mean_up_s)
+        return rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Numbers of replicas over time.
+
+    A pool's design has the most it may come to. Replicas that a row adds take requests after `startup_s`; those that it
+    takes away finish what they have. Of a pool without a row at time 0 all replicas are there from the start.
+
+    Attributes:
+        time_s: instants of the rows, >= 0, ascending.
+        pool: pool of each row.
+        replicas: its replicas from then on.
+        startup_s: from the instant to the first request that a new replica takes, seconds.
+    """
+
+    time_s: Sequence[float]
+    pool: Sequence[int]
+    replicas: Sequence[int]
+    startup_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not len(self.time_s) == len(self.pool) == len(self.replicas):
+            sizes = f"{len(self.time_s)}, {len(self.pool)}, {len(self.replicas)}"
+            raise ValueError(f"time_s, pool and replicas of a schedule must have one entry per row, got {sizes}")
+        require_non_negative("schedule time_s", np.asarray(self.time_s, dtype=float))
+        require(np.all(np.diff(self.time_s) >= 0), "schedule time_s", list(self.time_s), "ascending")
+        require_non_negative("startup_s", self.startup_s)
+
+    def timeline(self, replicas: np.ndarray) -> np.ndarray:
+        """Changes of a fleet with `replicas` in each pool at most."""
+        first = np.cumsum(replicas) - replicas
+        at = np.array(replicas)
+        rows: list[tuple[float, int, int]] = []
+        for time, pool, target in zip(self.time_s, self.pool, self.replicas, strict=True):
+            require(0 <= pool < len(replicas), "schedule pool", pool, f"from 0 to {len(replicas) - 1}")
+            if not 0 <= target <= replicas[pool]:
+                raise invalid(
+                    "schedule replicas",
+                    target,
+                    f"from 0 to {replicas[pool]}, the replicas of pool {pool}",
+                    "give the design the most that the schedule asks for",
+                )
+            for r in range(at[pool], target):
+                rows.append((time + self.startup_s, int(first[pool] + r), _state.UP))
+            for r in range(target, at[pool]):
+                rows.append((time, int(first[pool] + r), _state.DRAIN))
+            at[pool] = target
+        return in_order(rows)
+
+
+def in_order(rows: Sequence[tuple[float, int, int]]) -> np.ndarray:
+    """The event loop's timeline: rows of (instant, replica, what), by instant and otherwise as given."""
+    timeline = np.array(list(rows), dtype=_state.TIMELINE)
+    return timeline[np.argsort(timeline["time_s"], kind="stable")]
+
+
+def accepting_s(timeline: np.ndarray, pool: np.ndarray, num_pools: int, start: float, end: float) -> np.ndarray:
+    """Replica-seconds within [start, end] that replicas of each pool take requests; `pool` is each replica's."""
+    seconds = np.bincount(pool, minlength=num_pools) * (end - start)
+    since = np.full(len(pool), np.nan)
+    for time, replica, what in timeline.tolist():
+        now = min(max(time, start), end)
+        if what == _state.UP and not np.isnan(since[replica]):
+            seconds[pool[replica]] -= now - since[replica]
+            since[replica] = np.nan
+        elif what != _state.UP and np.isnan(since[replica]):
+            since[replica] = now
+    for replica in np.flatnonzero(~np.isnan(since)):
+        seconds[pool[replica]] -= end - since[replica]
+    return seconds

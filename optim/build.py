@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -14,24 +12,16 @@ from jaxsim.embedded import workload as embedded
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
 from jaxsim.workload import Workload
-from optim.config import FLAGS, ConfigError, PoolTable, Settings
+from optim.config import FLAGS, ConfigError, Settings
+from optim.inputs import Input, Inputs
+from optim.plan_file import SIMULATOR, PoolTable, Table
 from optim.problem import SLO, PlanProblem
 from optim.profile_file import find_profile
+from optim.rules import Rules, own_rate, simulator_rules
 
 MAX_POOLS = 2
 LONG_REQUESTS = "reject"
 MODEL = "step"
-
-
-@dataclass(frozen=True)
-class Input:
-    """One input as it was used, and where it came from."""
-
-    value: Any
-    source: str
-
-
-Inputs = dict[str, Input]
 
 
 @dataclass(frozen=True)
@@ -45,13 +35,20 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class FleetRequest:
-    """A fleet to simulate. `slo` is None where the file sets no objective."""
+    """A fleet to simulate.
+
+    Attributes:
+        rate: requests per second; None for clients of a closed loop that send as fast as they can.
+        slo: None where the file sets no objective.
+        rules: of the simulator.
+    """
 
     design: FleetDesign
     workload: Workload
     rate: float | None
     slo: SLO | None
     model: str
+    rules: Rules
     inputs: Inputs
     notes: tuple[str, ...] = ()
 
@@ -70,7 +67,7 @@ def plan_request(settings: Settings) -> PlanRequest:
     workload = _workload(settings)
     rate = _rate(settings, workload)
     profiles = tuple(_profile(settings, "fleet.profiles", name) for name in fleet.profiles)
-    with _at(settings):
+    with settings.naming("workload", "slo", "fleet"):
         problem = PlanProblem(
             workload=workload,
             rate=rate,
@@ -94,12 +91,29 @@ def plan_request(settings: Settings) -> PlanRequest:
         "model": Input(problem.model, settings.source("fleet.model")),
         "max_gpus": Input(problem.max_gpus, settings.source("fleet.max_gpus", "default: no cap")),
     }
-    notes = ("fleet.pools is for `fleetgrad simulate`; it was not used",) if fleet.pools is not None else ()
-    return PlanRequest(problem, inputs, notes)
+    return PlanRequest(problem, inputs, _unused_to_plan(settings))
 
 
-def fleet_request(settings: Settings) -> FleetRequest:
+def _unused_to_plan(settings: Settings) -> tuple[str, ...]:
+    """Notes on what only the simulator of a fleet that is spelled out uses."""
+    unused = ["fleet.pools"] if settings.tables.fleet.pools is not None else []
+    unused += [table for table in SIMULATOR if _given(settings, table)]
+    if not unused:
+        return ()
+    was = "it was not used" if len(unused) == 1 else "they were not used"
+    return (f"{', '.join(unused)}: for `fleetgrad simulate` and `compare-routers`; {was}",)
+
+
+def _given(settings: Settings, table: str) -> bool:
+    found = settings.value(table)
+    return bool(found.model_fields_set) if isinstance(found, Table) else found is not None
+
+
+def fleet_request(settings: Settings, *, routers: bool = False) -> FleetRequest:
     """The fleet that a plan file spells out.
+
+    Args:
+        routers: the router is chosen elsewhere, among several (`optim.compare_routers`).
 
     Raises:
         ConfigError: no pools, thresholds that do not ascend, or a value out of its domain.
@@ -110,17 +124,20 @@ def fleet_request(settings: Settings) -> FleetRequest:
             f"{settings.where('fleet.pools')} is required to simulate; spell the pools out: [[fleet.pools]] with "
             "profile, replicas, max_context and, for all but the last, upper_tokens"
         )
-    contexts, upper = _ranges(settings, fleet.pools)
+    disaggregated = settings.tables.transfer is not None
+    contexts, upper = _shared_range(settings, fleet.pools) if disaggregated else _ranges(settings, fleet.pools)
     profiles = [_profile(settings, f"fleet.pools[{k}].profile", pool.profile) for k, pool in enumerate(fleet.pools)]
-    with _at(settings):
+    with settings.naming("workload", "slo", "fleet"):
         design = FleetDesign.of(profiles, [float(p.replicas) for p in fleet.pools], upper, max_context=contexts)
     whole = _workload(settings)
     policy = fleet.long_requests or LONG_REQUESTS
     workload = whole.limited(upper[-1], policy)
-    rate = _rate(settings, whole)
     model = fleet.model or MODEL
+    rules = simulator_rules(settings, workload, num_pools=len(upper), model=model, routers=routers)
+    own = own_rate(settings, rules, whole)
+    rate, said = (_rate(settings, whole), "the workload's own rate") if own is None else own
     inputs = {
-        **_load_inputs(settings, whole, rate),
+        **_load_inputs(settings, whole, rate, said),
         **_slo_inputs(settings),
         "pools": Input(len(upper), settings.source("fleet.pools")),
         "max_context_tokens": Input(
@@ -128,11 +145,30 @@ def fleet_request(settings: Settings) -> FleetRequest:
         ),
         "long_requests": Input(policy, settings.source("fleet.long_requests")),
         "model": Input(model, settings.source("fleet.model")),
+        **rules.inputs,
     }
     unused = [f"fleet.{name}" for name in ("profiles", "max_pools", "max_gpus") if getattr(fleet, name) is not None]
     notes = (f"{', '.join(unused)}: for `fleetgrad plan`; not used",) if unused else ()
     slo = None if settings.tables.slo.ttft_p99_ms is None else _slo(settings)
-    return FleetRequest(design, workload, rate, slo, model, inputs, notes)
+    return FleetRequest(design, workload, rate, slo, model, rules, inputs, (*notes, *rules.notes))
+
+
+def _shared_range(settings: Settings, pools: list[PoolTable]) -> tuple[list[float], list[float]]:
+    """max_context and upper_tokens of a prefill and a decode pool, which serve the same requests."""
+    for k, pool in enumerate(pools):
+        if pool.upper_tokens is not None:
+            problem = "must be left out beside [transfer]: every request goes to pool 0, then to pool 1"
+            raise settings.error(f"fleet.pools[{k}].upper_tokens", problem)
+    contexts = [_context(settings, k, pool) for k, pool in enumerate(pools)]
+    return contexts, [min(contexts)] * len(contexts)
+
+
+def _context(settings: Settings, k: int, pool: PoolTable) -> float:
+    context = settings.tables.fleet.max_context if pool.max_context is None else pool.max_context
+    if context is None:
+        problem = "is required: longest request in tokens, as fleet.max_context"
+        raise settings.error(f"fleet.pools[{k}].max_context", problem)
+    return context
 
 
 def _ranges(settings: Settings, pools: list[PoolTable]) -> tuple[list[float], list[float]]:
@@ -140,10 +176,8 @@ def _ranges(settings: Settings, pools: list[PoolTable]) -> tuple[list[float], li
     contexts: list[float] = []
     upper: list[float] = []
     for k, pool in enumerate(pools):
-        context = settings.tables.fleet.max_context if pool.max_context is None else pool.max_context
+        context = _context(settings, k, pool)
         key, last = f"fleet.pools[{k}]", k == len(pools) - 1
-        if context is None:
-            raise settings.error(f"{key}.max_context", "is required: longest request in tokens, as fleet.max_context")
         if pool.upper_tokens is None and not last:
             raise settings.error(f"{key}.upper_tokens", "is required for every pool but the last: its threshold")
         threshold = context if pool.upper_tokens is None else pool.upper_tokens
@@ -221,7 +255,9 @@ def _profile(settings: Settings, key: str, name: str) -> Profile:
         raise settings.error(key, error) from error
 
 
-def _load_inputs(settings: Settings, workload: Workload, rate: float) -> Inputs:
+def _load_inputs(
+    settings: Settings, workload: Workload, rate: float | None, own: str = "the workload's own rate"
+) -> Inputs:
     table = settings.tables.workload
     kind = next(name for name in ("name", "trace", "cdf") if getattr(table, name) is not None)
     shares = {}
@@ -230,7 +266,7 @@ def _load_inputs(settings: Settings, workload: Workload, rate: float) -> Inputs:
     return {
         "workload": Input(workload.name, settings.source(f"workload.{kind}")),
         **shares,
-        "rate_rps": Input(rate, settings.source("workload.rate", "the workload's own rate")),
+        "rate_rps": Input(rate, settings.source("workload.rate", own)),
     }
 
 
@@ -246,18 +282,3 @@ def _missing(settings: Settings, key: str, hint: str) -> str:
     flag = FLAGS[key]
     where = f"{settings.file.name}: {key} (or {flag})" if settings.file is not None else f"{flag} (or {key} in a file)"
     return f"{where} is required; {hint}"
-
-
-@contextmanager
-def _at(settings: Settings) -> Iterator[None]:
-    """What the library finds wrong, named as the key that said it."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except ValueError as error:
-        name = str(error).split(" ", 1)[0]
-        key = next((key for key in FLAGS if key.endswith(f".{name}")), None)
-        place = settings.where(key) if key is not None else (settings.file.name if settings.file else "command line")
-        text = str(error).split(" ", 1)[1] if key is not None else f": {error}"
-        raise ConfigError(f"{place} {text}" if key is not None else f"{place}{text}") from error

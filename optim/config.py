@@ -1,86 +1,27 @@
-"""Plan files: strict TOML, with every value's source remembered, to a PlanProblem or a FleetDesign.
+"""Reading plan files: strict TOML, with every value's source remembered, and flags laid over it.
 
-A file has the tables `[workload]`, `[slo]` and `[fleet]`; flags of the command line override its values. Nothing is
-guessed: an unknown key is an error that lists the near ones, and what was left out shows up as a default.
+`optim.plan_file` has the tables. Nothing is guessed: an unknown key is an error that lists the near ones, and what was
+left out shows up as a default.
 """
 
 from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Tokens = Annotated[float, Field(ge=2, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-Text = Annotated[str, Field(min_length=1)]
+from optim.plan_file import CHOICES, ROWS, TABLES, PlanFile
 
 
 class ConfigError(ValueError):
     """Bad input; the text is the whole message for people."""
 
-
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class WorkloadTable(_Table):
-    """What is served: exactly one of `name`, `trace`, `cdf`."""
-
-    name: Text | None = Field(None, description="embedded workload; `fleetgrad profiles` lists them")
-    trace: Text | None = Field(None, description="request trace: CSV, parquet or JSON lines; relative to this file")
-    cdf: Text | None = Field(None, description="JSON list of [total tokens, cumulative share]; relative to this file")
-    output_share: float | None = Field(
-        None, gt=0, lt=1, allow_inf_nan=False, description="share of a request's total tokens that is output (cdf)"
-    )
-    rate: Positive | None = Field(None, description="requests per second; left out, the workload's own")
-    map: dict[str, Text] | None = Field(None, description="our column names to the trace's")
-    time_unit: Literal["s", "ms", "us", "ns"] | None = Field(None, description="of the trace's numeric timestamps")
-    failed: Literal["drop", "keep"] | None = Field(None, description="trace requests with 0 output tokens")
-
-
-class SloTable(_Table):
-    """Objectives on the 99th percentile."""
-
-    ttft_p99_ms: Positive | None = Field(None, description="P99 time to first token; required to plan")
-    tpot_p99_ms: Positive | None = Field(None, description="P99 time per output token; left out, no objective")
-
-
-class PoolTable(_Table):
-    """One pool of a fleet to simulate."""
-
-    profile: Text = Field(description="preset or path of a profile.toml")
-    replicas: Count = Field(description="engines")
-    max_context: Tokens | None = Field(None, description="tokens above which it accepts nothing; else the fleet's")
-    upper_tokens: Tokens | None = Field(None, description="routes totals up to here to this pool; the last has none")
-
-
-class FleetTable(_Table):
-    """What it is served with: `profiles` to plan with, or `pools` to simulate."""
-
-    profiles: list[Text] | None = Field(None, min_length=1, description="presets, or paths of profile.toml")
-    max_pools: Annotated[int, Field(ge=1, le=6)] | None = Field(None, description="pools allowed; default 2")
-    max_context: Tokens | None = Field(None, description="longest request in tokens; else the workload's longest")
-    long_requests: Literal["reject", "truncate"] | None = Field(None, description='above max_context; "reject"')
-    model: Literal["step", "kimura"] | None = Field(None, description='default "step"')
-    max_gpus: Count | None = Field(None, description="cap on the GPUs of the whole fleet; default none")
-    pools: list[PoolTable] | None = Field(None, min_length=1, description="for `fleetgrad simulate`")
-
-
-class PlanFile(_Table):
-    """A plan file of fleetgrad."""
-
-    workload: WorkloadTable = Field(default_factory=WorkloadTable)  # type: ignore[arg-type]
-    slo: SloTable = Field(default_factory=SloTable)  # type: ignore[arg-type]
-    fleet: FleetTable = Field(default_factory=FleetTable)  # type: ignore[arg-type]
-
-
-TABLES: dict[str, type[_Table]] = {"workload": WorkloadTable, "slo": SloTable, "fleet": FleetTable}
 
 FLAGS = {
     "workload.name": "--workload",
@@ -99,6 +40,17 @@ FLAGS = {
     "fleet.long_requests": "--long-requests",
     "fleet.model": "--model",
     "fleet.max_gpus": "--max-gpus",
+    "serving.scheduling": "--scheduling",
+    "serving.max_num_batched_tokens": "--max-num-batched-tokens",
+    "serving.kv": "--kv",
+    "arrivals.process": "--arrivals",
+    "arrivals.cv": "--cv",
+    "arrivals.concurrency": "--concurrency",
+    "router.dispatch": "--dispatch",
+    "router.pressure": "--pressure",
+    "router.gamma": "--gamma",
+    "router.error": "--error",
+    "router.max_tokens": "--max-tokens",
 }
 """The flag that overrides each key of a plan file."""
 
@@ -120,6 +72,12 @@ class Settings:
     file: Path | None = None
     from_flags: frozenset[str] = field(default_factory=frozenset)
 
+    def value(self, key: str) -> Any:
+        """What the file and flags say for a dotted key; None where they say nothing."""
+        table, _, name = key.partition(".")
+        inside = getattr(self.tables, table)
+        return inside if not name or inside is None else getattr(inside, name)
+
     def where(self, key: str) -> str:
         """How an error names a key: the flag, or file and key."""
         if key in self.from_flags or self.file is None:
@@ -130,8 +88,7 @@ class Settings:
         """Where a value came from; `default` where neither file nor flags have it."""
         if key in self.from_flags:
             return "given on the command line"
-        table, _, name = key.partition(".")
-        if getattr(getattr(self.tables, table), name) is None:
+        if self.value(key) is None:
             return default
         return f"given in {self.file.name}" if self.file is not None else "given"
 
@@ -144,6 +101,20 @@ class Settings:
         """An error at a key: what the key must be, or what was found where it points."""
         between = ": " if isinstance(problem, Exception) else " "
         return ConfigError(f"{self.where(key)}{between}{problem}")
+
+    @contextmanager
+    def naming(self, *tables: str) -> Iterator[None]:
+        """What the library finds wrong, named as the key of one of these tables that said it."""
+        try:
+            yield
+        except ConfigError:
+            raise
+        except ValueError as error:
+            name, _, rest = str(error).partition(" ")
+            table = next((table for table in tables if name in TABLES[table].model_fields), None)
+            if table is not None:
+                raise self.error(f"{table}.{name}", rest) from error
+            raise ConfigError(f"{self.file.name if self.file else 'command line'}: {error}") from error
 
 
 def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
@@ -166,6 +137,9 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
             tables.get("workload", {}).pop(key.partition(".")[2], None)
     for key, value in given.items():
         table, _, name = key.partition(".")
+        for other, takers in CHOICES.get(key, {}).items():  # what the file has for another choice
+            if value not in takers and f"{table}.{other}" not in given:
+                tables.get(table, {}).pop(other, None)
         tables.setdefault(table, {})[name] = value
     return Settings(_check(tables, file=file, from_flags=frozenset(given)), file, frozenset(given))
 
@@ -232,7 +206,7 @@ def _unknown_key(loc: tuple[Any, ...]) -> str:
 def _table_at(loc: tuple[Any, ...]) -> type[BaseModel]:
     if not loc:
         return PlanFile
-    return PoolTable if len(loc) > 1 and loc[1] == "pools" else TABLES[str(loc[0])]
+    return ROWS.get(".".join(str(part) for part in loc if not isinstance(part, int)), TABLES[str(loc[0])])
 
 
 def describe(loc: tuple[Any, ...]) -> str:
@@ -248,7 +222,6 @@ _TYPES = {
     "string_type": "text in quotes",
     "string_too_short": "text in quotes, not empty",
     "list_type": "a list",
-    "too_short": "a list with at least one entry",
     "dict_type": "a table",
     "model_type": "a table",
     "model_attributes_type": "a table",
@@ -264,10 +237,20 @@ def _allowed(error: Any) -> str:
         return f"{signs[kind]} {bound:g}" + (" and finite" if kind.startswith("greater") else "")
     if kind == "literal_error":
         return context["expected"]
+    if kind == "too_short":
+        least = context["min_length"]
+        return f"a list with at least {'one entry' if least == 1 else f'{least} entries'}"
     return _TYPES.get(kind, error["msg"])
 
 
+_PYTHON_ONLY = {("router", "kind"): {"model": "routing by model is for Python: des.ModelRouter"}}
+
+
 def _hint(loc: tuple[Any, ...], value: Any) -> str:
+    if isinstance(value, dict) and loc in (("schedule",), ("fleet", "pools")):
+        return f"; each row is a table [[{'.'.join(map(str, loc))}]]"
+    if isinstance(value, str) and value in _PYTHON_ONLY.get(loc, {}):
+        return f"; {_PYTHON_ONLY[loc][value]}"
     if isinstance(value, str) and str(loc[-1]) not in TABLES:
         annotated = _table_at(loc[:-1]).model_fields.get(str(loc[-1]))
         choices = [] if annotated is None else [str(c) for c in _literals(annotated.annotation)]

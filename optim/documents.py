@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from des import Estimate, PoolResult, Sample, SimulationResult
+from des import Estimate, PoolResult, Sample
 from jaxsim.evaluate import Metrics
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
 from jaxsim.trace_stats import TraceStatistics
 from jaxsim.units import HOURS_PER_YEAR, MS_PER_S
 from jaxsim.workload import Workload
-from optim.build import FleetRequest, Inputs, PlanRequest
+from optim.build import PlanRequest
+from optim.inputs import Inputs
 from optim.pareto import ParetoFront, ParetoPoint
 from optim.plan import Plan, Round
 from optim.profile_file import NUMBERS
@@ -183,8 +184,9 @@ def estimate_entry(estimate: Estimate | None) -> Document | None:
     }
 
 
-def _p99(sample: Sample) -> Document | None:
-    return estimate_entry(sample.quantile(0.99)) if sample.n else None
+def quantile_entry(sample: Sample, q: float = 0.99) -> Document | None:
+    """A quantile in milliseconds; None of nothing."""
+    return estimate_entry(sample.quantile(q)) if sample.n else None
 
 
 def verification_entry(found: Verification) -> Document:
@@ -202,7 +204,8 @@ def verification_entry(found: Verification) -> Document:
         "warmup_fraction": found.result.warmup_fraction,
         "warnings": list(found.result.warnings),
         "pools": [
-            {**_verdict(verdict), **_pool(pool)} for verdict, pool in zip(found.pools, found.result.pools, strict=True)
+            {**_verdict(verdict), **pool_entry(pool)}
+            for verdict, pool in zip(found.pools, found.result.pools, strict=True)
         ],
     }
 
@@ -211,14 +214,21 @@ def _verdict(verdict: PoolVerdict) -> Document:
     return {"ttft_p99_ms": estimate_entry(verdict.ttft_p99_s), "tpot_p99_ms": estimate_entry(verdict.tpot_p99_s)}
 
 
-def _pool(pool: PoolResult) -> Document:
+def pool_entry(pool: PoolResult) -> Document:
+    """What the simulator counted in a pool."""
     return {
         "replicas": pool.replicas,
         "requests": pool.requests,
         "rejected": pool.rejected,
         "utilization": pool.utilization,
+        "sequence_utilization": pool.sequence_utilization,
+        "kv_utilization": pool.kv_utilization,
         "load": pool.load,
         "active_batch": pool.mean_active / pool.replicas if pool.replicas else 0.0,
+        "mean_queued": pool.mean_queued,
+        "preempted_requests": pool.preempted,
+        "preemptions": pool.preemptions,
+        "replica_hours": pool.replica_hours,
         "step_time_ms": pool.step_time_s * MS_PER_S,
         "queue_growth_rps": pool.queue_growth_per_s,
         "overloaded": pool.overloaded,
@@ -261,57 +271,6 @@ def profile_entry(profile: Profile) -> Document:
 def profiles_document(profiles: Sequence[Profile], workloads: Sequence[Document]) -> Document:
     """The presets, and the workloads that come with the package."""
     return document("profiles", "ok", profiles=[profile_entry(p) for p in profiles], workloads=list(workloads))
-
-
-def simulation_document(
-    request: FleetRequest, result: SimulationResult, inputs: Inputs, analytic: Metrics, slo_met: bool | None
-) -> Document:
-    """A simulated fleet beside the model's figures of it."""
-    slo = request.slo
-    design = request.design
-    doc = document("simulation", "overloaded" if result.overloaded else "ok", model=request.model, seed=result.seed)
-    doc["inputs"] = input_entries(inputs)
-    doc["design"] = design_entry(design)
-    doc["cost_usd_per_hour"] = float(design.usd_per_hour)
-    doc["cost_usd_per_year"] = doc["cost_usd_per_hour"] * HOURS_PER_YEAR
-    doc["cost_usd_per_million_output_tokens"] = float(analytic.usd_per_million_output_tokens)
-    doc["analytic"] = analytic_entry(analytic)
-    samples = {"ttft": result.ttft, "tpot": result.tpot, "wait": result.wait, "e2e": result.e2e}
-    quantiles = {
-        f"{name}_p{q}_ms": estimate_entry(sample.quantile(q / 100)) if sample.n else None
-        for name, sample in samples.items()
-        for q in (50, 95, 99)
-    }
-    limits = {"ttft_s": None if slo is None else slo.ttft_p99_s, "tpot_s": None if slo is None else slo.tpot_p99_s}
-    doc["verification"] = {
-        **quantiles,
-        "tpot_mean_ms": estimate_entry(result.tpot.mean()) if result.tpot.n else None,
-        "slo_met": slo_met,
-        "requests": result.requests,
-        "rejected": result.rejected,
-        "rejected_by_reason": result.rejected_by_reason,
-        "overloaded": result.overloaded,
-        "attainment": None if slo is None else result.attainment(**limits),
-        "goodput_rps": None if slo is None else result.goodput(**limits),
-        "undefined_tpot": result.undefined_tpot,
-        "simulated_requests": result.num_requests,
-        "warmup_fraction": result.warmup_fraction,
-        "arrivals": result.arrivals,
-        "offered_rate_rps": result.rate,
-        "pools": [{"ttft_p99_ms": _p99(p.ttft), "tpot_p99_ms": _p99(p.tpot), **_pool(p)} for p in result.pools],
-    }
-    rejected = result.rejected / result.requests if result.requests else 0.0
-    doc["workload"] = workload_entry(request.workload, rejected)
-    doc["profiles"] = [profile_entry(p) for p in distinct_profiles(design)]
-    free = profile_warnings(distinct_profiles(design)) if request.model == "step" else []
-    doc["warnings"] = [*request.notes, *free, *result.warnings]
-    return doc
-
-
-def distinct_profiles(design: FleetDesign) -> list[Profile]:
-    """The profiles of the pools, each once."""
-    found = {design.profile.name[p]: design.profile.at(p) for p in range(design.num_pools)}
-    return list(found.values())
 
 
 def pareto_document(front: ParetoFront, request: PlanRequest, inputs: Inputs) -> Document:

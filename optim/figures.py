@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from des import AnyRouter
 from jaxsim.evaluate import Metrics, metrics, pool_laws, tabulate
 from jaxsim.fleet import FleetDesign
 from jaxsim.workload import Workload
 from optim._compile import program
+from optim.rules import Rules
 
 Array = np.ndarray | jax.Array
 
@@ -30,6 +32,14 @@ def _tails(design: FleetDesign, workload: Workload, rate: jax.Array, times: jax.
 def figures(design: FleetDesign, workload: Workload, rate: float, *, model: str) -> Metrics:
     """`jaxsim.evaluate` for a single use."""
     return _figures(design, _lengths(workload), jnp.asarray(rate, dtype=float), model=model)
+
+
+def model_figures(design: FleetDesign, workload: Workload, rate: float, rules: Rules, *, model: str) -> Metrics | None:
+    """`figures` of a fleet under a router; None where the load does not split by length, or its rate is not finite."""
+    anywhere = isinstance(rules.router, AnyRouter) and design.num_pools > 1
+    if rules.transfer is not None or anywhere or not np.isfinite(rate):
+        return None
+    return figures(design, rules.router.expected_workload(workload, design), rate, model=model)
 
 
 def ttft_tail(

@@ -1,8 +1,10 @@
-"""Plots as PNG: cost against P99 TTFT, and the TTFT distribution, model over simulation."""
+"""Plots as PNG: cost against P99 TTFT, the TTFT distribution, model over simulation, and occupancy over time."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from des import SimulationResult
 from jaxsim.fleet import FleetDesign
 from jaxsim.workload import Workload
 from optim import words
+from optim.compare_routers import Comparison, Standing
 from optim.figures import ttft_tail
 from optim.pareto import ParetoFront
 from optim.problem import SLO
@@ -19,17 +22,32 @@ BLUE, ORANGE, GREEN, GREY, RED = "#1f6fb4", "#d9730d", "#2c8a4b", "#9a9a9a", "#c
 _LEAST_TAIL = 1e-4
 
 
-def _axes(width: float = 8.0, height: float = 5.4) -> tuple[Any, Any]:
+POOLS = (BLUE, ORANGE, GREEN, RED, "#7b5ea7", GREY)
+
+
+def _figure(panels: int, height: float = 5.4, *, across: bool = False) -> tuple[Any, list[Any]]:
+    """A figure of panels: one above the other with one x axis, or side by side with one y axis."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    figure = Figure(figsize=(8.0, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(visible=True, which="major", color="#e4e4e4", linewidth=0.8)
-    axes.set_axisbelow(True)
+    rows, columns = (1, panels) if across else (panels, 1)
+    made = figure.subplots(rows, columns, sharex=not across, sharey=across, squeeze=False).ravel().tolist()
+    for axes in made:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(visible=True, which="major", color="#e4e4e4", linewidth=0.8)
+        axes.set_axisbelow(True)
+    return figure, made
+
+
+def _axes() -> tuple[Any, Any]:
+    figure, (axes,) = _figure(1)
     return figure, axes
+
+
+def _title(axes: Any, text: str) -> None:
+    axes.set_title("\n".join(wrap(text, 84, break_on_hyphens=False)), loc="left", fontsize=11)
 
 
 def plot_pareto(front: ParetoFront, path: Path, *, slo: SLO, title: str) -> None:
@@ -64,7 +82,7 @@ def plot_pareto(front: ParetoFront, path: Path, *, slo: SLO, title: str) -> None
     axes.margins(x=0.08, y=0.12)
     axes.set_xlabel("cost, $ per hour")
     axes.set_ylabel("P99 TTFT by the model, ms")
-    axes.set_title(title, loc="left", fontsize=11)
+    _title(axes, title)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     figure.savefig(path)
 
@@ -88,11 +106,11 @@ def plot_ttft(
     path: Path,
     *,
     rate: float,
-    model: str,
+    model: str | None,
     slo: SLO | None,
     title: str,
 ) -> None:
-    """P(TTFT > t) on a log axis: the simulator's over the model's, with both P99s and the objective."""
+    """P(TTFT > t) on a log axis: the simulator's over the model's (if it has any), with the P99s and the objective."""
     figure, axes = _axes()
     simulated = np.sort(result.ttft.values)
     last = float(np.quantile(simulated, 1.0 - _LEAST_TAIL))
@@ -103,8 +121,11 @@ def plot_ttft(
     times = np.geomspace(0.8 * first, last, 300)
     above = 1.0 - np.searchsorted(simulated, times, side="right") / len(simulated)
     axes.plot(times * 1e3, np.where(above > 0, above, np.nan), color=BLUE, linewidth=2.2, label="simulated")
-    tails = ttft_tail(design, workload, rate, times, model=model)
-    axes.plot(times * 1e3, tails, color=ORANGE, linewidth=1.6, linestyle="--", label=f"model ({model})")
+    crossing = None
+    if model is not None:
+        tails = ttft_tail(design, workload, rate, times, model=model)
+        crossing = _crossing(times, tails)
+        axes.plot(times * 1e3, tails, color=ORANGE, linewidth=1.6, linestyle="--", label=f"model ({model})")
     axes.axhline(0.01, color="#555555", linewidth=0.8, linestyle=":")
     axes.annotate("1 % of requests", (times[0] * 1e3, 0.01), xytext=(4, 4), textcoords="offset points", fontsize=8)
     p99 = result.ttft.quantile(0.99)
@@ -119,7 +140,6 @@ def plot_ttft(
         zorder=5,
         label=f"P99 simulated {words.interval(p99)} ms",
     )
-    crossing = _crossing(times, tails)
     if crossing is not None:
         axes.plot([crossing * 1e3], [0.01], "D", color=ORANGE, zorder=5, label=f"P99 model {words.ms(crossing)} ms")
     if objective is not None:
@@ -134,7 +154,7 @@ def plot_ttft(
     _log(axes.xaxis, times * 1e3)
     axes.set_xlabel("TTFT, ms")
     axes.set_ylabel("share of requests with a longer TTFT")
-    axes.set_title(title, loc="left", fontsize=11)
+    _title(axes, title)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     figure.savefig(path)
 
@@ -148,3 +168,68 @@ def _crossing(times: np.ndarray, tails: np.ndarray) -> float | None:
     low, high = np.log(max(tails[k], 1e-12)), np.log(tails[k - 1])
     part = (high - np.log(0.01)) / (high - low) if high > low else 1.0
     return float(np.exp(np.log(times[k - 1]) + part * (np.log(times[k]) - np.log(times[k - 1]))))
+
+
+def plot_occupancy(result: SimulationResult, path: Path, *, pools: Sequence[str], title: str) -> None:
+    """Running and waiting requests of each pool, by its name, over the measured time of the first replication."""
+    series = result.time_series(0)
+    edges = np.append(series.start_s, series.start_s[-1] + series.width_s)
+    figure, panels = _figure(2, 5.8)
+    for axes, values, what in zip(panels, (series.active, series.queued), ("running", "waiting"), strict=True):
+        for p, pool in enumerate(values):
+            colour = POOLS[p % len(POOLS)]
+            axes.stairs(
+                pool,
+                edges,
+                color=colour,
+                linewidth=1.8,
+                baseline=None,
+                label=f"pool {p}" if what == "running" else None,
+            )
+        axes.set_ylim(bottom=0, top=max(1.05 * float(values.max()), 1.0))
+        axes.set_ylabel(f"{what} requests, whole pool")
+    _title(panels[0], title)
+    panels[1].set_xlabel(f"seconds from the start of replication 0; means over {series.width_s:.3g} s")
+    panels[1].set_xlim(edges[0], edges[-1])
+    figure.legend(loc="outside lower center", ncols=len(POOLS), frameon=False, fontsize=9)
+    figure.savefig(path)
+
+
+def plot_routers(found: Comparison, path: Path, *, title: str) -> None:
+    """P99 TTFT with its interval and the share that is late or rejected, a line for each router."""
+    figure, (left, right) = _figure(2, 1.6 + 0.42 * len(found.standings), across=True)
+    names = [s.contender.name for s in found.standings]
+    places = np.arange(len(names))[::-1]
+    steady = [s.result.ttft.quantile(0.99).value * 1e3 for s in found.standings if _steady(s)]
+    limits = np.array([*steady, *([] if found.slo is None else [found.slo.ttft_p99_s * 1e3])] or [1.0])
+    low, high = 0.7 * limits.min(), 2.5 * limits.max()
+    for place, standing in zip(places, found.standings, strict=True):
+        if _steady(standing):
+            p99 = standing.result.ttft.quantile(0.99)
+            error = np.array([[p99.value - p99.low], [p99.high - p99.value]]) * 1e3
+            finite = error if np.all(np.isfinite(error)) else None
+            left.errorbar([p99.value * 1e3], [place], xerr=finite, fmt="o", color=BLUE, capsize=3)
+        elif standing.result.overloaded:
+            left.plot([high], [place], ">", color=RED, markersize=9, clip_on=False)
+            left.annotate("overloaded", (high, place), xytext=(-9, -3), textcoords="offset points", ha="right")
+    lost = np.array([s.rejected_share for s in found.standings]) * 100
+    right.barh(places, lost, height=0.55, color=GREY, label="rejected")
+    if found.slo is not None:
+        late = np.array([100 * (1 - (s.attainment or 0.0)) for s in found.standings]) - lost
+        right.barh(places, late, height=0.55, left=lost, color=ORANGE, label="late")
+        left.axvline(found.slo.ttft_p99_s * 1e3, color=RED, linestyle="--", linewidth=1.2)
+        right.axvline(1.0, color="#555555", linewidth=0.8, linestyle=":")
+    left.set_yticks(places, names)
+    left.set_xscale("log")
+    left.set_xlim(low, high)
+    _log(left.xaxis, np.array([low, high]))
+    left.set_xlabel("P99 TTFT, ms" + ("" if found.slo is None else " (dashed: SLO)"))
+    right.set_xlabel("% of requests" + ("" if found.slo is None else " (dotted: 1 %)"))
+    right.set_xlim(left=0)
+    figure.suptitle("\n".join(wrap(title, 84, break_on_hyphens=False)), x=0.01, ha="left", fontsize=11)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    figure.savefig(path)
+
+
+def _steady(standing: Standing) -> bool:
+    return standing.result.ttft.n > 0 and not standing.result.overloaded

@@ -11,34 +11,39 @@ import numpy as np
 
 from jaxsim._checks import unknown
 from jaxsim.profiles import Profile, profile, profile_names
+from jaxsim.roofline_names import catalogue_hint
 from optim.config import ConfigError, read_toml
 
 TEXTS = ("name", "gpu", "source")
 NUMBERS = tuple(name for name in Profile.__dataclass_fields__ if name not in TEXTS)
 KEYS = (*TEXTS, *NUMBERS)
+DEFAULTS = {"overhead_s": 0.0}
 
 
 def find_profile(name: str, path: Path) -> Profile:
-    """A preset by name, or the profile file at `path` where the name looks like a file's.
+    """A preset or a MODEL@GPU of the catalogue by name, or the profile file at `path` where the name looks like one.
 
     Raises:
         ConfigError: not a profile file.
-        ValueError: unknown name, with the near ones.
+        ValueError: unknown name, with the near ones; a model that does not fit.
     """
     if name in profile_names():
         return profile(name)
     if name.endswith(".toml") or path.is_file():
         return read_profile(path)
-    raise unknown("profile", name, profile_names(), "a profile of your own: the path of its .toml file")
+    if "@" in name:
+        return profile(name)
+    hint = f"{catalogue_hint(name)}; a profile of your own: the path of its .toml file"
+    raise unknown("profile", name, profile_names(), hint)
 
 
 def read_profile(path: Path) -> Profile:
-    """The profile in a TOML file with exactly the keys `KEYS`.
+    """The profile in a TOML file with the keys `KEYS`; those of `DEFAULTS` may be left out.
 
     Raises:
         ConfigError: no such file, not TOML, a missing or unknown key, or a value out of its domain.
     """
-    table = read_toml(path, "profile file")
+    table = DEFAULTS | read_toml(path, "profile file")
     for key in table:
         if key not in KEYS:
             near = difflib.get_close_matches(key, KEYS, n=3, cutoff=0.5)

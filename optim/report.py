@@ -6,7 +6,7 @@ Everything here returns rich renderables; the command line prints them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,22 @@ from jaxsim.evaluate import Metrics
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
 from optim.binding import Binding
-from optim.build import Inputs, PlanRequest
+from optim.build import PlanRequest
 from optim.documents import plan_warnings
+from optim.inputs import Inputs
 from optim.plan import Plan, PlanStatus
 from optim.problem import SLO
 from optim.words import fleet, given, interval, ms, number, percent, ranges, usd, whole
 
 UNMEASURED = "published, not measured"
+
+
+def table(*columns: str, title: str | None = None, left: Sequence[str] = ()) -> Table:
+    """A plain table whose columns are right-aligned unless named in `left`."""
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        made.add_column(column, justify="left" if column in left else "right")
+    return made
 
 
 def plan_report(plan: Plan, request: PlanRequest, inputs: Inputs) -> Group:
@@ -75,14 +84,10 @@ def slo_sentence(who: str, ttft: str, tpot: str, slo: SLO | None) -> str:
 def pools_table(design: FleetDesign, metrics: Metrics, results: Sequence[PoolResult] | None) -> Table:
     """Figures down, pools across."""
     pools, count = metrics.pools, design.num_pools
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    for p in range(count):
-        table.add_column(f"pool {p}", justify="right")
-    table.add_column("fleet", justify="right")
+    made = table("", *(f"pool {p}" for p in range(count)), "fleet", left=("",))
 
     def row(title: str, values: Iterable[str], whole_fleet: str = "") -> None:
-        table.add_row(title, *values, whole_fleet)
+        made.add_row(title, *values, whole_fleet)
 
     def each(values: Any) -> list[float]:
         return [float(v) for v in np.asarray(values)]
@@ -121,7 +126,7 @@ def pools_table(design: FleetDesign, metrics: Metrics, results: Sequence[PoolRes
         map(usd, each(pools.usd_per_million_output_tokens)),
         usd(metrics.usd_per_million_output_tokens),
     )
-    return table
+    return made
 
 
 def _p99(sample: Sample) -> Estimate | None:
@@ -209,8 +214,10 @@ def inputs_table(inputs: Inputs) -> Table:
 def _shown(value: object) -> str:
     if value is None:
         return "none"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_shown(inner)}" for key, inner in value.items())
     if isinstance(value, list):
-        return ", ".join(map(_shown, value))
+        return ("; " if any(isinstance(inner, Mapping) for inner in value) else ", ").join(map(_shown, value))
     if isinstance(value, int | float) and not isinstance(value, bool):
         return given(value) if math.isfinite(value) else str(value)
     return "yes" if value is True else "no" if value is False else str(value)

@@ -1,4 +1,4 @@
-"""What people read of a simulation, a sweep, a grid, a trace and the presets."""
+"""What people read of a sweep, a grid, a trace and the presets."""
 
 from __future__ import annotations
 
@@ -6,80 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from des import SimulationResult
-from jaxsim.evaluate import Metrics
 from jaxsim.profiles import Profile
 from jaxsim.trace_stats import LengthSummary, TraceStatistics
-from optim.build import FleetRequest, Inputs, PlanRequest
-from optim.documents import Document, distinct_profiles, profile_warnings
+from optim.build import PlanRequest
+from optim.documents import Document, profile_warnings
+from optim.inputs import Inputs
 from optim.pareto import ParetoFront
 from optim.profile_file import NUMBERS
-from optim.report import bullets, inputs_table, pools_table, slo_sentence, sources
-from optim.words import compact, fleet, given, interval, ms, number, percent, usd, whole
-
-
-def table(*columns: str, title: str | None = None, left: Sequence[str] = ()) -> Table:
-    """A plain table whose columns are right-aligned unless named in `left`."""
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        made.add_column(column, justify="left" if column in left else "right")
-    return made
-
-
-def simulation_report(
-    request: FleetRequest, result: SimulationResult, inputs: Inputs, analytic: Metrics, slo_met: bool | None
-) -> Group:
-    """A simulated fleet as a page."""
-    design = request.design
-    parts: list[RenderableType] = [_simulated(request, result, slo_met), ""]
-    parts += [pools_table(design, analytic, result.pools), "", _latencies(result), ""]
-    parts += [inputs_table(inputs), ""]
-    profiles = distinct_profiles(design)
-    workload = request.workload
-    notes = [*request.notes, *(profile_warnings(profiles) if request.model == "step" else []), *result.warnings]
-    notes += [f"workload {workload.name}: {workload.source}", *(f"workload: {note}" for note in workload.notes)]
-    if result.undefined_tpot:
-        notes.append(f"{result.undefined_tpot:,} requests with one output token have no TPOT and are left out of it")
-    return Group(*parts, *sources(profiles), *bullets("Notes", notes))
-
-
-def _simulated(request: FleetRequest, result: SimulationResult, slo_met: bool | None) -> Text:
-    what = f"{fleet(request.design)} at {number(result.rate)} req/s: {usd(request.design.usd_per_hour)}/h."
-    ttft = interval(result.ttft.quantile(0.99))
-    tpot = interval(result.tpot.quantile(0.99)) if result.tpot.n else "none"
-    if result.overloaded:
-        loads = [f"Pool {p.index} is offered {number(p.load)} times its capacity" for p in result.pools if p.overloaded]
-        return Text(
-            f"OVERLOADED: {what} {'. '.join(loads)}. Queues grow without end, so every latency below grows with the "
-            f"length of the run: P99 TTFT {ms(result.ttft.quantile(0.99).value)} ms after {result.num_requests:,} "
-            "requests.",
-            style="bold red",
-        )
-    said = "" if slo_met is None else ": met" if slo_met else ": NOT met"
-    style = "bold" if slo_met is None else "bold green" if slo_met else "bold red"
-    return Text(f"{what} {slo_sentence('Simulated', ttft, tpot, request.slo)}{said}.", style=style)
-
-
-def _latencies(result: SimulationResult) -> Table:
-    made = table("simulated, ms", "mean", "P50", "P95", "P99", "requests", left=("simulated, ms",))
-    samples = {
-        "wait for admission": result.wait,
-        "TTFT": result.ttft,
-        "TPOT": result.tpot,
-        "end to end": result.e2e,
-    }
-    for name, sample in samples.items():
-        if not sample.n:
-            made.add_row(name, *["none"] * 4, "0")
-            continue
-        p50, p95, p99 = (sample.quantile(q) for q in (0.5, 0.95, 0.99))
-        made.add_row(name, ms(sample.mean().value), ms(p50.value), ms(p95.value), interval(p99), f"{sample.n:,}")
-    return made
+from optim.report import bullets, inputs_table, slo_sentence, sources, table
+from optim.words import compact, fleet, given, ms, number, percent, usd, whole
 
 
 def pareto_report(front: ParetoFront, request: PlanRequest, inputs: Inputs) -> Group:

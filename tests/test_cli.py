@@ -8,11 +8,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import polars
 import pytest
 from typer.testing import CliRunner
 
+from jaxsim.profiles import profile
 from optim.cli import app
 from optim.commands._common import grid
+from optim.profile_file import profile_toml
 from optim.verify import verify
 
 REPOSITORY = Path(__file__).parent.parent
@@ -184,6 +188,128 @@ def test_a_trace_is_played_with_its_own_arrivals(tmp_path):
     assert strict(result.stdout)["verification"]["simulated_requests"] == 50
 
 
+TWO = """
+[workload]
+name = "azure-conversation"
+rate = 100.0
+[slo]
+ttft_p99_ms = 500
+tpot_p99_ms = 60
+[[fleet.pools]]
+profile = "h100-80gb"
+replicas = 2
+max_context = 4096
+upper_tokens = 2048
+[[fleet.pools]]
+profile = "h100-80gb"
+replicas = 1
+max_context = 16384
+"""
+"""Two pools that keep up."""
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Writes a plan file of two pools and more tables, and returns its path."""
+
+    def write(more: str = "", edit=lambda text: text) -> str:
+        path = tmp_path / "two.toml"
+        path.write_text(edit(TWO) + more, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+TIGHT = profile_toml(replace(profile("h100-80gb"), kv_blocks=np.asarray(2000.0)))
+"""An H100 whose KV cache holds some forty conversations."""
+
+
+def test_rules_and_what_they_cost_are_in_the_json(two, tmp_path):
+    (tmp_path / "tight.toml").write_text(TIGHT)
+    more = '[serving]\nscheduling = "chunked"\nmax_num_batched_tokens = 2048\nkv = "grow"\n[router]\nknows = "input"\n'
+    file = two(more, lambda text: text.replace('"h100-80gb"', '"tight.toml"', 1))
+    out = tmp_path / "out"
+    result = run("simulate", file, *SMALL, "--itl", "--windows", "40", "--json", "--out", str(out), "--requests-out")
+    assert result.exit_code == 0, result.output
+    doc = strict(result.stdout)
+    assert doc["serving"] == "chunked scheduling, 2,048 tokens a step, KV blocks: grow (recompute)"
+    assert "the input alone" in doc["router"] and doc["arrivals"] == "Poisson"
+    found = doc["verification"]
+    assert found["preemptions"] >= found["preempted_requests"] > 0
+    assert found["misrouted"]["to_too_short_pools"] > 0 == found["misrouted"]["to_too_long_pools"]
+    assert found["compressed"] == 0 and sum(found["rejected_by_reason"].values()) == found["rejected"]
+    assert found["itl_p99_ms"]["n"] > found["ttft_p99_ms"]["n"] > 0
+    assert "client_wait_p99_ms" not in found and "transfer_p99_ms" not in found
+    for pool in found["pools"]:
+        assert 0 < pool["kv_utilization"] <= 1 and 0 < pool["sequence_utilization"] <= 1
+        assert pool["mean_queued"] >= 0 and pool["replica_hours"] > 0
+    assert sum(pool["preempted_requests"] for pool in found["pools"]) == found["preempted_requests"]
+    series = doc["time_series"]
+    assert {len(series["start_s"]), *(len(values) for p in series["pools"] for values in p.values())} == {40}
+    assert doc["inputs"]["windows"] == {"value": 40, "source": "given on the command line"}
+    assert any("do not know chunked scheduling" in warning for warning in doc["warnings"])
+    for name in ("ttft.png", "occupancy.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+    table = polars.read_parquet(out / "requests.parquet")
+    assert table.height == found["simulated_requests"]
+    assert table.filter("measured")["preemptions"].sum() == found["preemptions"]
+    page = " ".join((out / "report.txt").read_text().split())
+    for words in ("Serving: chunked scheduling", "Router: by length", "Arrivals: Poisson.", "requests preempted"):
+        assert words in page
+
+
+def test_a_disaggregated_fleet_has_its_own_waits_and_no_model(two):
+    link = "[transfer]\nkv_bytes_per_token = 131072\ngb_per_s = 50\nlatency_ms = 1\n"
+    file = two(link, lambda text: text.replace("upper_tokens = 2048\n", ""))
+    doc = strict(run("simulate", file, *SMALL, "--json").stdout)
+    assert doc["analytic"] is None and "cost_usd_per_million_output_tokens" not in doc
+    assert [pool["role"] for pool in doc["design"]["pools"]] == ["prefill", "decode"]
+    found = doc["verification"]
+    for name in ("prefill_wait", "transfer", "decode_wait"):
+        assert found[f"{name}_p99_ms"]["value"] >= 0
+    assert found["transfer_p50_ms"]["value"] > 1
+    assert any("no figures of a fleet under these rules" in warning for warning in doc["warnings"])
+    page = run("simulate", file, *SMALL, "--rate", "50").stdout
+    assert page.startswith("2 x h100-80gb (prefill) + 1 x h100-80gb (decode), to 4,096 tokens")
+    assert "wait for the link and transfer" in page
+
+
+def test_a_closed_loop_counts_whom_it_measured(two):
+    doc = strict(run("simulate", two(), *SMALL, "--concurrency", "40", "--rate", "2000", "--json").stdout)
+    found = doc["verification"]
+    assert found["requests"] == found["ttft_p99_ms"]["n"]
+    assert found["attainment"] == 1.0
+    assert found["client_wait_p99_ms"]["value"] > 0
+    assert any("the clients could send only" in warning for warning in doc["warnings"])
+    free = strict(
+        run(
+            "simulate", two("", lambda t: t.replace("rate = 100.0", "")), *SMALL, "--concurrency", "40", "--json"
+        ).stdout
+    )
+    assert free["inputs"]["rate_rps"] == {"value": None, "source": "default: as fast as its clients can"}
+    assert free["verification"]["offered_rate_rps"] > 0
+
+
+def test_a_rate_table_is_played_to_its_end(two, tmp_path):
+    (tmp_path / "day.csv").write_text("time_s,rate\n0,5\n100,40\n")
+    more = '[arrivals]\nprocess = "piecewise"\nrate_table = "day.csv"\n'
+    file = two(more, lambda text: text.replace("rate = 100.0", ""))
+    doc = strict(run("simulate", file, "--replications", "4", "--json").stdout)
+    assert doc["verification"]["simulated_requests"] == pytest.approx(4 * 4500, rel=0.02)
+    assert doc["inputs"]["rate_rps"]["value"] == 22.5
+    assert any("--warmup 0 measures all" in warning for warning in doc["warnings"])
+
+
+def test_a_schedule_and_failures_are_held_against_the_length_of_the_run(two):
+    row = "[[schedule]]\ntime_s = {}\npool = 0\nreplicas = 2\n"
+    warnings = strict(run("simulate", two(row.format(0) + row.format(1e6)), *SMALL, "--json").stdout)["warnings"]
+    assert any("1 of 2 rows of the schedule come after the last arrival" in warning for warning in warnings)
+    rare = two("[failures]\nmean_up_hours = 1000\nmean_repair_minutes = 1\n")
+    page = " ".join(run("simulate", rare, *SMALL).stdout.split())
+    assert "failures are expected in the" in page and "replica-hours up" in page
+    assert "Failures: each replica up for 1000 h and down for 1 min on average" in page
+
+
 def test_whatif_is_the_outer_product_of_its_grids(tmp_path):
     grids = ("--rate", "100,200", "--ttft-p99-ms", "50:100:50,500")
     out = ("--json", "--out", str(tmp_path))
@@ -244,7 +370,8 @@ def test_profiles_lists_every_constant_and_source():
 
 def test_the_schema_is_printed():
     schema = strict(run("plan", "--schema").stdout)
-    assert set(schema["properties"]) == {"workload", "slo", "fleet"}
+    of_the_simulator = {"serving", "router", "arrivals", "transfer", "failures", "schedule"}
+    assert set(schema["properties"]) == {"workload", "slo", "fleet"} | of_the_simulator
 
 
 ENOUGH = ["--workload", "azure-conversation", "--profile", "h100-80gb", "--ttft-p99-ms", "500"]
@@ -286,11 +413,37 @@ BAD = [
     (["whatif", *ENOUGH[:4], "--ttft-p99-ms", "1:x:2"], ["--ttft-p99-ms must be numbers"]),
     (["whatif", *ENOUGH, "--rate", "10,-5"], ["--rate must be > 0"]),
     (["whatif", *ENOUGH, "--rate", "1:1e9:1e-3"], ["--rate range must have at most"]),
-    (["simulate", OVERLOADED, "--arrivals", "burst"], ["unknown arrivals 'burst'"]),
+    (
+        ["simulate", OVERLOADED, "--arrivals", "burst"],
+        ["--arrivals must be 'poisson', 'gamma', ", "or 'trace', got 'burst'"],
+    ),
     (["simulate", OVERLOADED, "--arrivals", "trace"], ["arrival times"]),
     (["simulate", OVERLOADED, "--warmup", "1"], ["--warmup must be in [0, 1)"]),
     (["simulate", OVERLOADED, "--requests", "0"], ["--requests"]),
     (["simulate", "nothing.toml"], ["fleet.pools is required to simulate"]),
+    (["simulate"], ["fleet.pools is required to simulate"]),
+    (["simulate", OVERLOADED, "--arrivals", "gamma"], ["arrivals.cv (or --cv) is required for process = 'gamma'"]),
+    (["simulate", OVERLOADED, "--cv", "2"], ["--cv is for process = 'gamma' or 'weibull'"]),
+    (["simulate", OVERLOADED, "--kv", "grow"], ["--kv must be 'reserve' or 'overflow' under model", "constant work"]),
+    (["simulate", OVERLOADED, "--concurrency", "0"], ["--concurrency must be >= 1"]),
+    (["simulate", OVERLOADED, "--dispatch", "least"], ["--dispatch must be", "did you mean 'least-loaded'"]),
+    (["simulate", OVERLOADED, "--requests-out"], ["--requests-out needs --out DIR"]),
+    (["simulate", "empty.toml"], ["empty.toml: schedule: ", "never comes up"]),
+    (
+        ["simulate", "budget.toml"],
+        ["budget.toml: serving.max_num_batched_tokens must be >= max_num_seqs (256), got 100"],
+    ),
+    (["compare-routers", "nothing.toml"], ["fleet.pools is required to simulate"]),
+    (["compare-routers", "link.toml"], ["link.toml: transfer must be left out"]),
+    (["compare-routers", OVERLOADED, "--routers", "lenght"], ["--routers must be", "did you mean 'length'"]),
+    (["compare-routers", OVERLOADED, "--routers", "length,length"], ["--routers must name each router once"]),
+    (
+        ["compare-routers", OVERLOADED, "--routers", "prefix-affinity"],
+        ["--routers prefix-affinity: ", "no block hashes"],
+    ),
+    (["compare-routers", OVERLOADED, "--max-tokens", "9"], ["--max-tokens must be >= 400, the workload's longest"]),
+    (["compare-routers", OVERLOADED, "--pressure", "0"], ["--pressure must be > 0"]),
+    (["compare-routers", OVERLOADED, "--gamma", "0.5"], ["--gamma must be >= 1"]),
     (["trace", "no.csv"], ["trace file not found: no.csv"]),
     (["trace", "empty.csv"], ["0 requests"]),
     (["trace", "bad.csv", "--time-unit", "min"], ["unknown time_unit 'min'"]),
@@ -305,6 +458,10 @@ def test_bad_input_exits_2_with_one_clean_message(arguments, found, tmp_path, mo
     Path("bad.csv").write_text("input_tokens,output_tokens\n10,5\n-5,5\n")
     Path("junk.json").write_text("{[")
     Path("nothing.toml").write_text("[fleet]")
+    Path("empty.toml").write_text(TWO + "[[schedule]]\ntime_s = 0\npool = 1\nreplicas = 0\n")
+    Path("budget.toml").write_text(TWO + '[serving]\nscheduling = "chunked"\nmax_num_batched_tokens = 100\n')
+    link = TWO.replace("upper_tokens = 2048\n", "") + "[transfer]\nkv_bytes_per_token = 1e5\ngb_per_s = 5\n"
+    Path("link.toml").write_text(link)
     Path("falls.json").write_text("[[10, 0.5], [20, 0.4], [30, 1]]")
     result = run(*arguments)
     assert result.exit_code == 2, result.output

@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console, RenderableType
+
+if TYPE_CHECKING:
+    from optim.config import Settings
 
 PIPED_WIDTH = 100
 
@@ -43,6 +46,24 @@ MaxPools = Annotated[int | None, typer.Option(help="Pools allowed, 1 to 6.")]
 MaxContext = Annotated[float | None, typer.Option(help="Longest request, tokens.")]
 LongRequests = Annotated[str | None, typer.Option(help="Above max-context: reject or truncate.")]
 MaxGpus = Annotated[int | None, typer.Option(help="Cap on the GPUs of the fleet.")]
+Scheduling = Annotated[str | None, typer.Option(help="independent (default), chunked, decode-first or prefill-first.")]
+BatchedTokens = Annotated[
+    int | None, typer.Option("--max-num-batched-tokens", help="Token budget of a step, for other scheduling.")
+]
+Kv = Annotated[str | None, typer.Option(help="KV blocks: reserve (default), overflow or grow (with preemption).")]
+Arrivals = Annotated[
+    str | None, typer.Option(help="poisson (default), gamma, weibull, markov-modulated, piecewise or trace.")
+]
+Cv = Annotated[float | None, typer.Option("--cv", help="Coefficient of variation of gamma or weibull gaps.")]
+Concurrency = Annotated[int | None, typer.Option(help="Requests that clients have outstanding at most (closed loop).")]
+Dispatch = Annotated[
+    str | None,
+    typer.Option(help="Replica: least-loaded (default), random, round-robin, power-of-two or prefix-affinity."),
+]
+Requests = Annotated[int | None, typer.Option(min=1, help="Requests in all replications; default 400,000.")]
+Replications = Annotated[int | None, typer.Option(min=1, help="Independent runs that share the requests; default 8.")]
+Warmup = Annotated[float, typer.Option(help="Share of the time left out at the start.")]
+Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON schema of plan files and leave.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of the simulator's random numbers.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Strict JSON on standard output, nothing else.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Also write JSON, CSV and plots there.")]
@@ -65,6 +86,17 @@ _PARAMETERS = {
     "long_requests": "fleet.long_requests",
     "model": "fleet.model",
     "max_gpus": "fleet.max_gpus",
+    "scheduling": "serving.scheduling",
+    "max_num_batched_tokens": "serving.max_num_batched_tokens",
+    "kv": "serving.kv",
+    "arrivals": "arrivals.process",
+    "cv": "arrivals.cv",
+    "concurrency": "arrivals.concurrency",
+    "dispatch": "router.dispatch",
+    "pressure": "router.pressure",
+    "gamma": "router.gamma",
+    "error": "router.error",
+    "max_tokens": "router.max_tokens",
 }
 """The key of a plan file that each parameter of a command overrides."""
 
@@ -90,6 +122,18 @@ def clean_errors() -> Iterator[None]:
         yield
     except (ValueError, OSError) as error:
         fail(_one_line(str(error)))
+
+
+@contextmanager
+def simulator_errors(settings: Settings) -> Iterator[None]:
+    """What the simulator finds wrong with the input, named as the key that said it."""
+    from optim.plan_file import SIMULATOR
+
+    with clean_errors(), settings.naming(*SIMULATOR):
+        try:
+            yield
+        except RuntimeError as error:  # the schedule took every replica away
+            raise ValueError(f"schedule: {error}") from error
 
 
 def _one_line(text: str) -> str:
@@ -135,6 +179,21 @@ def positive(flag: str, value: float) -> float:
     if not (value > 0 and math.isfinite(value)):
         fail(f"{flag} must be > 0 and finite, got {value}")
     return value
+
+
+def check_warmup(warmup: float) -> None:
+    """--warmup is a share of the time."""
+    if not 0 <= warmup < 1:
+        fail(f"--warmup must be in [0, 1), got {warmup}")
+
+
+def show_schema() -> None:
+    """Print the JSON schema of plan files."""
+    import json
+
+    from optim.plan_file import PlanFile
+
+    show_json(json.dumps(PlanFile.model_json_schema(), indent=2))
 
 
 def mapping(pairs: Sequence[str] | None) -> dict[str, str] | None:

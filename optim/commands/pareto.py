@@ -48,15 +48,16 @@ def pareto(
         settings = read_settings(file, flags)
     folder = common.folder(out)
 
-    from optim.build import Input, plan_request
+    from optim.build import plan_request
     from optim.documents import pareto_document, to_json
+    from optim.inputs import flag
     from optim.pareto import pareto as sweep
     from optim.tables import pareto_report
 
     with common.clean_errors():
         request = plan_request(settings)
-    source = "default: the workload's own" if cuts is None else "given on the command line"
-    inputs = {**request.inputs, "thresholds_tokens": Input(cuts or "own", source)}
+    thresholds_input = flag(cuts or "own", given=cuts is not None, default="default: the workload's own")
+    inputs = {**request.inputs, "thresholds_tokens": thresholds_input}
     inputs.pop("max_pools")
     with common.progress("sweeping thresholds") as told, common.clean_errors():
         front = sweep(request.problem, thresholds=cuts, progress=told)

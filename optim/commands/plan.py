@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 Precision = Annotated[float | None, typer.Option(help="Relative half-width of the simulated P99s' intervals.")]
 NoSimulate = Annotated[bool, typer.Option("--no-simulate", help="Skip the simulator; the plan is then not verified.")]
-Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON schema of plan files and leave.")]
 
 
 def plan(
@@ -42,28 +41,27 @@ def plan(
     no_simulate: NoSimulate = False,
     as_json: common.AsJson = False,
     out: common.Out = None,
-    schema: Schema = False,
+    schema: common.Schema = False,
 ) -> None:
     """Find the cheapest fleet that meets the SLO, and check it by simulation.
 
     Exit status: 0 plan found and verified, 2 bad input, 3 infeasible, 4 the simulator said no to every candidate.
     """
     flags = common.flags(locals())
-    import json
-
-    from optim.config import PlanFile, read_settings
-
     if schema:
-        common.show_json(json.dumps(PlanFile.model_json_schema(), indent=2))
+        common.show_schema()
         return
+    from optim.config import read_settings
+
     with common.clean_errors():
         settings = read_settings(file, flags)
     if precision is not None:
         common.positive("--precision", precision)
     folder = common.folder(out)
 
-    from optim.build import Input, plan_request
+    from optim.build import plan_request
     from optim.documents import plan_document, to_json
+    from optim.inputs import flag
     from optim.plan import PRECISION, PlanStatus
     from optim.plan import plan as find
     from optim.report import plan_report
@@ -71,12 +69,11 @@ def plan(
     with common.clean_errors():
         request = plan_request(settings)
     wanted = PRECISION if precision is None else precision
-    given = "given on the command line"
     inputs = {
         **request.inputs,
-        "seed": Input(seed, given if seed else "default"),
-        "precision": Input(wanted, "default" if precision is None else given),
-        "simulate": Input(not no_simulate, given if no_simulate else "default"),
+        "seed": flag(seed, given=seed != 0),
+        "precision": flag(wanted, given=precision is not None),
+        "simulate": flag(not no_simulate, given=no_simulate),
     }
     with common.progress("planning") as told:
         found = find(request.problem, seed=seed, precision=wanted, simulate=not no_simulate, progress=told)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from optim.commands import _common as common
 
-Requests = Annotated[int | None, typer.Option(min=1, help="Requests in all replications; default 400,000.")]
-Replications = Annotated[int | None, typer.Option(min=1, help="Independent runs that share the requests; default 8.")]
+if TYPE_CHECKING:
+    from des import SimulationResult
+    from optim.build import FleetRequest
+
 Precision = Annotated[float | None, typer.Option(help="Run longer until the P99s' intervals are this narrow.")]
-Arrivals = Annotated[str, typer.Option(help="poisson, or trace: the workload's own arrival times.")]
-Warmup = Annotated[float, typer.Option(help="Share of the time left out at the start.")]
+Windows = Annotated[int, typer.Option(min=4, help="Stretches of the time series of occupancy and queues.")]
+Itl = Annotated[bool, typer.Option("--itl", help="Also count the gaps between tokens (ITL).")]
+RequestsOut = Annotated[
+    bool, typer.Option("--requests-out", help="With --out: also every request, as requests.parquet.")
+]
 
 
 def simulate(
-    file: common.File,
+    file: common.File = None,
     workload: common.WorkloadName = None,
     trace: common.TracePath = None,
     cdf: common.CdfPath = None,
@@ -29,83 +35,117 @@ def simulate(
     tpot_p99_ms: common.TpotMs = None,
     long_requests: common.LongRequests = None,
     model: common.Model = None,
-    requests: Requests = None,
-    replications: Replications = None,
+    scheduling: common.Scheduling = None,
+    max_num_batched_tokens: common.BatchedTokens = None,
+    kv: common.Kv = None,
+    arrivals: common.Arrivals = None,
+    cv: common.Cv = None,
+    concurrency: common.Concurrency = None,
+    dispatch: common.Dispatch = None,
+    requests: common.Requests = None,
+    replications: common.Replications = None,
     precision: Precision = None,
-    arrivals: Arrivals = "poisson",
-    warmup: Warmup = 0.2,
+    warmup: common.Warmup = 0.2,
+    windows: Windows = 20,
+    itl: Itl = False,
     seed: common.Seed = 0,
     as_json: common.AsJson = False,
     out: common.Out = None,
+    requests_out: RequestsOut = False,
+    schema: common.Schema = False,
 ) -> None:
-    """Simulate a fleet whose pools the file spells out ([[fleet.pools]]), beside the model's figures of it."""
+    """Simulate a fleet whose pools the file spells out ([[fleet.pools]]), beside the model's figures of it.
+
+    Rules of the simulator are tables of the file: [serving], [arrivals], [router], [transfer], [failures] and
+    [[schedule]]; --schema prints them all.
+    """
     flags = common.flags(locals())
+    if schema:
+        common.show_schema()
+        return
     from optim.config import read_settings
 
     with common.clean_errors():
         settings = read_settings(file, flags)
     if precision is not None:
         common.positive("--precision", precision)
-    if not 0 <= warmup < 1:
-        common.fail(f"--warmup must be in [0, 1), got {warmup}")
+    common.check_warmup(warmup)
+    if requests_out and out is None:
+        common.fail("--requests-out needs --out DIR, the folder that requests.parquet goes to")
     folder = common.folder(out)
 
     import des
-    from optim.build import Input, fleet_request
-    from optim.documents import simulation_document, to_json
-    from optim.figures import figures
-    from optim.tables import simulation_report
+    from optim.build import fleet_request
+    from optim.documents import to_json
+    from optim.figures import model_figures
+    from optim.inputs import flag
+    from optim.simulation_document import simulation_document
+    from optim.simulation_report import simulation_report
     from optim.verify import judge
 
     with common.clean_errors():
         request = fleet_request(settings)
-    own_time = arrivals == "trace" and settings.tables.workload.rate is None
     with common.progress("simulating") as told:
-        with common.clean_errors():
+        with common.simulator_errors(settings):
             result = des.simulate(
                 request.design,
                 request.workload,
-                rate=None if own_time else request.rate,
+                rate=request.rate,
                 num_requests=requests,
                 seed=seed,
                 convention=request.model,
                 warmup_fraction=warmup,
                 replications=replications,
                 precision=precision,
-                arrivals=arrivals,
+                windows=windows,
+                itl=itl,
+                keep="requests" if requests_out else "latencies",
+                **request.rules.arguments,
             )
         told("evaluating the model")
-        analytic = figures(request.design, request.workload, result.rate, model=request.model)
-    given = "given on the command line"
+        analytic = model_figures(request.design, request.workload, result.rate, request.rules, model=request.model)
     inputs = {
         **request.inputs,
-        "arrivals": Input(arrivals, "default" if arrivals == "poisson" else given),
-        "requests": Input(result.num_requests, given if requests is not None else "default"),
-        "replications": Input(len(result.replications), given if replications is not None else "default"),
-        "precision": Input(precision, given if precision is not None else "default: not asked for"),
-        "warmup_fraction": Input(warmup, "default" if warmup == 0.2 else given),
-        "seed": Input(seed, given if seed else "default"),
+        "requests": flag(result.num_requests, given=requests is not None),
+        "replications": flag(len(result.replications), given=replications is not None),
+        "precision": flag(precision, given=precision is not None, default="default: not asked for"),
+        "warmup_fraction": flag(warmup, given=warmup != 0.2),
+        "itl": flag(itl, given=itl),
+        "windows": flag(windows, given=windows != 20),
+        "seed": flag(seed, given=seed != 0),
     }
     slo_met = None if request.slo is None else judge(result, request.slo).slo_met
     document = simulation_document(request, result, inputs, analytic, slo_met)
     report = simulation_report(request, result, inputs, analytic, slo_met)
     if folder is not None:
-        from optim.plots import plot_ttft
-        from optim.words import fleet, number
-
         common.write_report(folder / "report.txt", report)
         (folder / "simulation.json").write_text(to_json(document) + "\n", encoding="utf-8")
-        plot_ttft(
-            result,
-            request.design,
-            request.workload,
-            folder / "ttft.png",
-            rate=result.rate,
-            model=request.model,
-            slo=request.slo,
-            title=f"{fleet(request.design)}: {request.workload.name} at {number(result.rate)} req/s",
-        )
+        with common.clean_errors():
+            _write_plots(folder, request, result, modelled=analytic is not None)
+            if requests_out:
+                result.write_requests(folder / "requests.parquet")
     if as_json:
         common.show_json(to_json(document))
     else:
         common.show(report)
+
+
+def _write_plots(folder: Path, request: FleetRequest, result: SimulationResult, *, modelled: bool) -> None:
+    """ttft.png and occupancy.png."""
+    from optim.plots import plot_occupancy, plot_ttft
+    from optim.simulation_report import fleet_words, pool_names, rate_words
+
+    if not result.ttft.n:
+        return
+    title = f"{fleet_words(request)}: {request.workload.name} at {rate_words(request, result)}"
+    plot_ttft(
+        result,
+        request.design,
+        request.workload,
+        folder / "ttft.png",
+        rate=result.rate,
+        model=request.model if modelled else None,
+        slo=request.slo,
+        title=title,
+    )
+    plot_occupancy(result, folder / "occupancy.png", pools=pool_names(request), title=title)

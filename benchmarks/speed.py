@@ -15,8 +15,10 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import venv
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,8 +49,12 @@ RECORDED = {
 """The peer on two shared cores, recorded when this benchmark was written."""
 
 GRADIENT_TARGET = 50_000.0
-ONE_REPLICA_TARGET = 2_000_000.0
+ONE_REPLICA_TARGET = 3_000_000.0
 FLEET_TARGET = 1_000_000.0
+PREEMPTION_TARGET = 500_000.0
+MEMORY_TARGET_MIB = 1024.0
+FEW_BLOCKS = 12_000.0
+"""KV blocks of a replica that preempts at `UTILIZATION`; the preset has 65,536."""
 
 CONTEXT = 8192.0
 RATES = (20.0, 200.0, 2000.0)
@@ -66,6 +72,7 @@ class Effort(NamedTuple):
     servers: tuple[int, ...]
     erlang_batch: int
     requests: dict[int, int]
+    many_requests: int
     repeats_s: float
 
 
@@ -78,6 +85,7 @@ FULL = Effort(
     servers=(100, 1_000, 10_000, 100_000),
     erlang_batch=65_536,
     requests={1: 1_000_000, 10: 1_000_000, 100: 2_000_000, 1000: 2_000_000},
+    many_requests=100_000_000,
     repeats_s=1.0,
 )
 QUICK = Effort(
@@ -89,6 +97,7 @@ QUICK = Effort(
     servers=(100,),
     erlang_batch=256,
     requests={1: 20_000, 10: 20_000},
+    many_requests=100_000,
     repeats_s=0.0,
 )
 
@@ -206,6 +215,42 @@ def requests(effort: Effort, peer: dict[str, Any]) -> Iterator[Row]:
             yield Row(f"{name}.over_peer", speed / peer["requests_per_s"][str(replicas)], "ratio")
 
 
+def preemption(effort: Effort) -> Iterator[Row]:
+    """Requests per second of one replica whose blocks grow token by token and do not suffice."""
+    workload, hardware = jaxsim.workload("azure-conversation"), jaxsim.profile("h100-80gb")
+    hardware = replace(hardware, kv_blocks=FEW_BLOCKS)
+    fleet = _fleet(hardware, 1, float(np.max(workload.total_tokens)))
+    number = effort.requests[1]
+    for scheduling, budget in (("independent", None), ("chunked", 2048)):
+        progress(f"simulator: {scheduling} with preemption")
+        serving = des.Serving(scheduling=scheduling, max_num_batched_tokens=budget, kv="grow")
+        run = partial(
+            des.simulate, fleet, workload, rate=60.0, num_requests=number, replications=os.cpu_count(), serving=serving
+        )
+        speed = number / fastest_s(run, budget_s=2.0 * effort.repeats_s, runs=3)
+        yield at_least(f"simulator.preemption.{scheduling}", speed, "requests/s", PREEMPTION_TARGET)
+        yield Row(f"simulator.preemption.{scheduling}.preempted", run().preempted / number, "share")
+
+
+def memory(effort: Effort) -> Iterator[Row]:
+    """Peak memory of a process that keeps statistics only, for two lengths of the run."""
+    script = (
+        "import resource, sys, jax, jaxsim, des, numpy as np\n"
+        "jax.config.update('jax_enable_x64', True)\n"
+        "workload, hardware = jaxsim.workload('azure-conversation'), jaxsim.profile('h100-80gb')\n"
+        "fleet = jaxsim.FleetDesign.of(hardware, [1], [float(np.max(workload.total_tokens))])\n"
+        "number = int(sys.argv[1])\n"
+        "des.simulate(fleet, workload, rate=60.0, num_requests=number, replications=2, keep='statistics')\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)\n"
+    )
+    for number in (effort.many_requests // 100, effort.many_requests):
+        progress(f"simulator: {number:,} requests, statistics only")
+        command = [sys.executable, "-c", script, str(number)]
+        peak = float(subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=REPOSITORY).stdout)
+        name = f"simulator.peak_memory.requests_{number}"
+        yield Row(name, peak, "MiB", MEMORY_TARGET_MIB, peak <= MEMORY_TARGET_MIB)
+
+
 def _fleet(hardware: jaxsim.Profile, replicas: int, longest: float) -> jaxsim.FleetDesign:
     return jaxsim.FleetDesign.of(hardware, [replicas], [longest])
 
@@ -247,6 +292,8 @@ def rows(effort: Effort, *, measure_peer: bool) -> Iterator[Row]:
     yield from designs(effort, peer)
     yield from erlang(effort, peer)
     yield from requests(effort, peer)
+    yield from preemption(effort)
+    yield from memory(effort)
 
 
 def main() -> None:

@@ -1,19 +1,41 @@
 """Differentiable analytical models of LLM serving fleets."""
 
+from jaxsim.catalogue import GpuSpec, gpu_names, gpu_spec, model_names, model_spec
 from jaxsim.embedded import workload, workload_names
 from jaxsim.evaluate import Metrics, evaluate
+from jaxsim.fit import RunTable, StepFit, StepTable, fit_runs, fit_steps, two_point
 from jaxsim.fleet import FleetDesign
+from jaxsim.hf_config import model_from_config
+from jaxsim.kv_fit import KvCapacity, kv_capacity
+from jaxsim.model_spec import ModelSpec
 from jaxsim.profiles import Profile, profile, profile_names
+from jaxsim.roofline import roofline
 from jaxsim.workload import Workload
 
 __all__ = [
     "FleetDesign",
+    "GpuSpec",
+    "KvCapacity",
     "Metrics",
+    "ModelSpec",
     "Profile",
+    "RunTable",
+    "StepFit",
+    "StepTable",
     "Workload",
     "evaluate",
+    "fit_runs",
+    "fit_steps",
+    "gpu_names",
+    "gpu_spec",
+    "kv_capacity",
+    "model_from_config",
+    "model_names",
+    "model_spec",
     "profile",
     "profile_names",
+    "roofline",
+    "two_point",
     "workload",
     "workload_names",
 ]

@@ -1,0 +1,66 @@
+"""Names of roofline profiles: MODEL@GPU, then `:tpN`, `:ppN`, `:WEIGHT_DTYPE` and `:kv-DTYPE` in any order."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from jaxsim.catalogue import gpu_names, model_names
+from jaxsim.kv_fit import Layout
+
+_PART = re.compile(r"tp(?P<tp>\d+)|pp(?P<pp>\d+)|kv-(?P<kv>\w+)|(?P<weights>\w+)")
+_FORM = "MODEL@GPU[:tpN][:ppN][:WEIGHT_DTYPE][:kv-DTYPE], each part at most once"
+
+
+class NameParts(NamedTuple):
+    """What a name says; what it leaves out has the defaults of `jaxsim.roofline`."""
+
+    model: str
+    gpu: str
+    tp: int
+    pp: int
+    weight_dtype: str | None
+    kv_dtype: str
+
+
+def parse_name(name: str) -> NameParts:
+    """The parts of a name such as ``"llama-3.1-70b@h100-sxm:tp4:fp8:kv-fp8"``.
+
+    Raises:
+        ValueError: a part that has no such form, or that comes twice.
+    """
+    names, *parts = name.split(":")
+    model, _, gpu = names.partition("@")
+    found: dict[str, str] = {}
+    for part in parts:
+        match = _PART.fullmatch(part)
+        kind = match.lastgroup if match else None
+        if match is None or kind is None or kind in found:
+            raise ValueError(f"profile name {name!r}: part {part!r} must be of the form {_FORM}")
+        found[kind] = match.group(kind)
+    return NameParts(
+        model=model,
+        gpu=gpu,
+        tp=int(found.get("tp", 1)),
+        pp=int(found.get("pp", 1)),
+        weight_dtype=found.get("weights"),
+        kv_dtype=found.get("kv", "bf16"),
+    )
+
+
+def profile_name(shape: Layout) -> str:
+    """The name that `parse_name` reads back."""
+    parts = [f"tp{shape.tp}"]
+    parts += [f"pp{shape.pp}"] if shape.pp > 1 else []
+    parts += [shape.weight_dtype] if shape.weight_dtype != shape.model.native_dtype else []
+    parts += [f"kv-{shape.kv_dtype}"] if shape.kv_dtype != "bf16" else []
+    return ":".join([f"{shape.model.name}@{shape.gpu.name}", *parts])
+
+
+def catalogue_hint(name: str) -> str:
+    """What to write instead of a name that is no profile by itself."""
+    if name in gpu_names():
+        return f"{name!r} is a GPU; a profile needs a model on it, such as 'llama-3.1-8b@{name}:tp1'"
+    if name in model_names():
+        return f"{name!r} is a model; a profile needs a GPU for it, such as '{name}@h100-sxm:tp1'"
+    return "or MODEL@GPU:tpN of the catalogue, such as 'llama-3.1-70b@h100-sxm:tp4'"

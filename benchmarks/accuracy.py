@@ -146,7 +146,7 @@ def simulated(result: des.SimulationResult, model: str) -> dict[str, Estimate]:
     def worst(figure: Callable[[Any], Estimate]) -> Estimate:
         return max((figure(part) for part in parts), key=lambda estimate: estimate.value)
 
-    runs = np.array([run.active_s.sum() / run.window_s for run in result.replications])
+    runs = np.array([run.totals["active_s"].sum() / run.window_s for run in result.replications])
     half = half_width(runs, 0.95)
     active = Estimate(float(runs.mean()), float(runs.mean()) - half, float(runs.mean()) + half, len(runs))
     return dict(

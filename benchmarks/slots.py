@@ -103,21 +103,21 @@ def of_law(law: str, found: list[_queues.Comparison], known: int, tail: float) -
     """Errors of one law's queues."""
     name = f"queues.{law}"
     resolved = [c for c in found if c.resolved]
+    yield Row(f"{name}.compared", float(len(resolved)), "queues")
+    yield Row(f"{name}.too_long_to_resolve", float(known - len(resolved)), "queues")
     outside = np.array([c.outside(tail) for c in found]).reshape(-1, 2).sum(axis=0)
-    worst = max(resolved, key=lambda c: abs(c.off))
-    progress(f"M/{law}/c: mean wait furthest off at {worst.queue.name}: {100 * worst.off:+.2f} %")
-    largest = 100.0 * abs(worst.off)
-    yield Row(f"{name}.mean_wait.largest_error", largest, "%", TARGET, largest <= TARGET)
-    yield Row(f"{name}.mean_wait.median_error", 100.0 * float(np.median([abs(c.off) for c in resolved])), "%")
-    yield Row(f"{name}.mean_wait.outside", float(outside[0]), "queues", 0.0, bool(outside[0] == 0))
-    yield Row(f"{name}.mean_wait.compared", float(len(resolved)), "queues")
-    yield Row(f"{name}.mean_wait.too_long_to_resolve", float(known - len(resolved)), "queues")
-    tails = [c for c in resolved if c.queue.p99 > 0.0]
-    worst = max(tails, key=lambda c: abs(c.p99_off))
-    progress(f"M/{law}/c: P99 wait furthest off at {worst.queue.name}: {100 * worst.p99_off:+.2f} %")
-    yield Row(f"{name}.p99_wait.largest_error", 100.0 * abs(worst.p99_off), "%")
-    yield Row(f"{name}.p99_wait.median_error", 100.0 * float(np.median([abs(c.p99_off) for c in tails])), "%")
-    yield Row(f"{name}.p99_wait.outside", float(outside[1]), "queues", 0.0, bool(outside[1] == 0))
+    off = {"mean_wait": {c.queue.name: c.off for c in resolved}}
+    off["p99_wait"] = {c.queue.name: c.p99_off for c in resolved if c.queue.p99 > 0.0}
+    for (figure, errors), number in zip(off.items(), outside.tolist(), strict=True):
+        if errors:
+            worst = max(errors, key=lambda queue: abs(errors[queue]))
+            progress(f"{figure} furthest off: {worst}, {100.0 * errors[worst]:+.2f} %")
+            largest = 100.0 * abs(errors[worst])
+            target, ok = (TARGET, largest <= TARGET) if figure == "mean_wait" else (None, None)
+            yield Row(f"{name}.{figure}.largest_error", largest, "%", target, ok)
+            median = 100.0 * float(np.median(np.abs(list(errors.values()))))
+            yield Row(f"{name}.{figure}.median_error", median, "%")
+        yield Row(f"{name}.{figure}.outside", float(number), "queues", 0.0, number == 0)
 
 
 def engine(effort: Effort) -> Iterator[Row]:

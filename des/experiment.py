@@ -263,6 +263,16 @@ class Experiment:
     def _any_pool(self) -> bool:
         return bool((self.table.pool == -1).any())
 
+    @property
+    def link_load(self) -> float:
+        """Seconds of transfers that a second of arrivals asks for; NaN without a link, and in a closed loop."""
+        link, served = self.setting.transfer, self.table.served
+        if link is None or self.setting.concurrency:
+            return np.nan
+        seconds = np.where(served.output_tokens > 1, link.latency_s + served.input_tokens * link.s_per_token, 0.0)
+        rate = self.setting.arrivals.mean_rate(self.setting.rate, self.workload)
+        return float(rate * (self.table.expected().weight[:-1] * seconds).sum())
+
     def _expected_steps(self) -> np.ndarray:
         """Steps per second that accepted requests ask of each pool, from the lengths' weights."""
         steps = self.kinds["full_steps"] + 1.0 + self.kinds["decode_steps"]

@@ -31,6 +31,11 @@ def remarks(result: SimulationResult) -> Iterator[str]:
             )
         else:
             yield from _full_stretches(result, pool)
+    if result.link_load >= 1.0:
+        yield (
+            f"the link between the pools is overloaded: offered {result.link_load:.3g} times its capacity, "
+            "and transfers wait with the length of the run"
+        )
     for reason, count in result.rejected_by_reason.items():
         if count > 0:
             share = count / result.requests

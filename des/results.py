@@ -217,6 +217,8 @@ class SimulationResult(Latencies):
         warmup_fraction: share of the time that was left out of every figure.
         warnings: what to know before using the figures.
         replications: the runs.
+        link_load: of the link between a prefill and a decode pool, seconds of transfers offered a second; NaN without
+            one, and in a closed loop. Overload is a load of 1 or more.
     """
 
     pools: tuple[PoolResult, ...]
@@ -232,6 +234,7 @@ class SimulationResult(Latencies):
     replications: tuple[Replication, ...] = field(repr=False)
     lengths: tuple[np.ndarray, np.ndarray] = field(repr=False)
     pool_of_replica: np.ndarray = field(repr=False)
+    link_load: float = np.nan
 
     def _sample(self, metric: str) -> Sample:
         return _sample(self.replications, metric, None, unbounded=self.overloaded)
@@ -319,8 +322,8 @@ class SimulationResult(Latencies):
 
     @property
     def overloaded(self) -> bool:
-        """Whether any pool is."""
-        return any(pool.overloaded for pool in self.pools)
+        """Whether any pool is, or the link between two."""
+        return any(pool.overloaded for pool in self.pools) or self.link_load >= 1.0
 
     def attainment(self, *, ttft_s: float | None = None, tpot_s: float | None = None) -> float:
         """Share of ALL offered requests that met every limit given (seconds). A rejected request is a miss.

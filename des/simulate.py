@@ -240,6 +240,7 @@ def _play(experiment: Experiment, *, number: int, count: int) -> SimulationResul
         replications=runs,
         lengths=(served.input_tokens, served.output_tokens),
         pool_of_replica=experiment.pool_of_replica,
+        link_load=experiment.link_load,
     )
     return replace(result, warnings=(*setting.router.warnings, *remarks(result)))
 

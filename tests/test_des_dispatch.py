@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from fleets import make_profile
 from scipy.special import ndtr, ndtri, stdtrit
+from test_benchmarks import KEYS, lines
 
 import des
 from jaxsim.fleet import FleetDesign
@@ -158,3 +159,14 @@ def test_what_the_dispatcher_sees_orders_the_waits():
     p99 = {route: FIGURES["p99"](simulate(8, 0.85, "M", route)) for route in DISPATCH}
     assert p99["central"] <= p99["JSQ"] < 0.02
     assert p99["JSQ"] <= p99["JSQ2"] < 0.2 < 0.5 < p99["RR"] < 0.9 < 1.2 < p99["random"]
+
+
+def test_the_benchmark_of_all_of_them_prints_json_lines(shared_data):
+    rows = {row["name"]: row for row in lines("slots.py")}
+    assert all(set(row) == KEYS and math.isfinite(row["value"]) for row in rows.values())
+    for law in ("M", "D", "H2"):
+        assert rows[f"queues.{law}.compared"]["value"] >= 1
+        assert rows[f"queues.{law}.mean_wait.largest_error"]["ok"] and rows[f"queues.{law}.p99_wait.outside"]["ok"]
+    assert rows["engine.M.servers_128.latest_start"]["ok"]
+    for rule in ("central", "least-loaded", "round-robin", "random"):
+        assert rows[f"dispatch.{rule}.p99.outside"]["ok"] and rows[f"dispatch.{rule}.waited.outside"]["ok"]

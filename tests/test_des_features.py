@@ -549,6 +549,11 @@ def test_requests_wait_where_no_replica_is_up():
 LINK = KvTransfer(kv_bytes_per_token=2.0, bytes_per_s=100_000.0, latency_s=0.004)
 """20 microseconds a token: 24 ms for the mean prompt."""
 
+LINK_SECONDS = [
+    0.004 + 2e-5 * prompt if output > 1 else 0.0
+    for prompt, output in zip(small_workload().input_tokens, small_workload().output_tokens, strict=True)
+]
+
 
 @pytest.fixture(scope="module")
 def apart():
@@ -586,6 +591,7 @@ def test_the_link_moves_one_request_at_a_time_and_never_rests_with_work(apart):
     busy = overlap(start, rows["first_s"], since, until) / (until - since)
     used = rows["measured"]
     assert busy == pytest.approx(used.sum() / (until - since) * seconds[used].mean(), rel=0.01)
+    assert apart.link_load == pytest.approx(busy, rel=0.05) and not apart.overloaded
     assert 0.4 < busy < 0.7
 
 
@@ -610,6 +616,9 @@ def test_a_saturated_link_makes_transfers_wait():
     waits = [result.phase("transfer_s").quantile(0.5).value for result in (short, long)]
     assert waits[0] > 1.0 and waits[1] > 2.5 * waits[0]
     assert long.pools[0].mean_queued < 1.0 and long.pools[1].mean_queued < 1.0
+    assert long.link_load == pytest.approx(45.0 * np.mean(LINK_SECONDS), rel=1e-9) and long.overloaded
+    assert long.ttft.quantile(0.99).high == np.inf and not any(pool.overloaded for pool in long.pools)
+    assert any("the link between the pools is overloaded: offered 1.0" in warning for warning in long.warnings)
     assert long.pools[1].ttft.quantile(0.5).value > waits[1] and long.tpot.quantile(0.99).value < 0.05
 
 

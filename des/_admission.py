@@ -134,12 +134,14 @@ def join_ready(state, r, slot):
     note_decode_admission(state, rep, slot)
     rep["active"] += 1
     start_decoding(state, rep, slot, np.int64(kind["output"] - request["generated"]))
+    since_s = request["first_s"]
     if request["ready"] == SWAPPED:
+        since_s = state.journeys[slot]["stop_s"]
         seconds = float(prompt_of(state, request)) * state.swap_s_per_token
         rep["swap_s"] += seconds
         rep["extra_s"] += seconds
-        if state.gaps.size > 0:
-            record_gap(state, rep, rep["clock_s"] - state.journeys[slot]["stop_s"])
+    if state.gaps.size > 0 and rep["clock_s"] > since_s:
+        record_gap(state, rep, rep["clock_s"] - since_s)
     request["ready"] = 0
 
 

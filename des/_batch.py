@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from des._blocks import count_residue
-from des._heap import push
+from des._heap import drop_first, push
 from des._jit import inline, jit, law
-from des._state import GROW, KEY_BITS
+from des._state import GROW, KEY_BITS, SLOT_BITS
 from jaxsim import physics
 
 held_work = law(physics.held_work)
@@ -66,7 +66,32 @@ def vacate(rep):
         rep["growth_s"] = 0.0
         rep["step"] = 0
         rep["stall_s"] = 0.0
-        rep["stalled"] = 0
+
+
+@inline
+def decode_work(kind, left):
+    """Work of a request in a step from which on it decodes for `left` more steps."""
+    return kind["decode_first_s"] + kind["decode_slope_s"] * (kind["decode_steps"] - float(left))
+
+
+@inline
+def full_chunk_work(kind, done):
+    """Work of a request in its next full prompt chunk after `done` of them."""
+    return kind["full_first_s"] + kind["full_slope_s"] * done
+
+
+@inline
+def push_by_number(state, slot, size):
+    """Add a slot to the `size` ones in `scratch`, which come out in order of their requests' numbers."""
+    push(state.scratch, 0, size, state.requests[slot]["number"] << SLOT_BITS | slot)
+
+
+@inline
+def pop_by_number(state, size):
+    """Take the slot with the least number out of the `size` ones in `scratch`."""
+    slot = state.scratch[0] & (2**SLOT_BITS - 1)
+    drop_first(state.scratch, 0, size)
+    return slot
 
 
 @jit
@@ -74,7 +99,7 @@ def start_decoding(state, rep, slot, left):
     """Let a request decode `left` more steps from the coming one on."""
     kind = kind_of(state, slot)
     last_step = rep["step"] + left
-    rep["work_s"] += kind["decode_first_s"] + kind["decode_slope_s"] * (kind["decode_steps"] - float(left))
+    rep["work_s"] += decode_work(kind, left)
     rep["growth_s"] += kind["decode_slope_s"]
     if state.kv == GROW:
         count_residue(state, rep, last_step, kind, 1)

@@ -8,6 +8,7 @@ step ahead.
 from __future__ import annotations
 
 from des._jit import inline, jit, law
+from des._state import GROW
 from jaxsim import physics
 
 _blocks = law(physics.kv_blocks)
@@ -33,6 +34,14 @@ def residue(rep, last_step, kind):
 def count_residue(state, rep, last_step, kind, change):
     """Let a request begin (+1) or cease (-1) to take blocks."""
     state.residues[rep["first_residue"] + residue(rep, last_step, kind)] += change
+
+
+@jit
+def forget_residues(state, rep):
+    """Let no request of a replica take blocks; only growing ones have residues."""
+    if state.kv == GROW:
+        for j in range(rep["first_residue"], rep["first_residue"] + rep["block"]):
+            state.residues[j] = 0
 
 
 @inline

@@ -222,10 +222,7 @@ def chosen(state, choice, slot):
         return member(state, choice, row, int(uniform(state.seed, request["number"], first_draw) * number))
     if state.dispatch == POWER_OF_TWO:
         one = int(uniform(state.seed, request["number"], first_draw) * number)
-        if number == 1:
-            return member(state, choice, row, one)
-        two = int(uniform(state.seed, request["number"], first_draw + 1) * (number - 1))
-        two += two >= one
+        two = int(uniform(state.seed, request["number"], first_draw + 1) * number)
         a = member(state, choice, row, one)
         b = member(state, choice, row, two)
         return b if relative_load(state, b) < relative_load(state, a) else a

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from des._arrival import place_again
-from des._batch import slot_of
+from des._batch import pop_by_number, push_by_number, slot_of
+from des._blocks import forget_residues
 from des._dispatch import accept, refuse
-from des._heap import drop_first, push
 from des._jit import jit
 from des._prefix import forget
-from des._state import DOWN, DRAIN, SLOT_BITS, UNSET
-from des._time import note_queue, schedule
+from des._state import DOWN, DRAIN, UNSET
+from des._time import account, note_queue, schedule, steps_until
 
 
 @jit
@@ -20,26 +20,26 @@ def go_down(state, r, now):
     rep = state.replicas[r]
     if rep["place"] >= 0:
         refuse(state, r)
+    if rep["active"] > 0 and rep["clock_s"] < now:  # the time since its last event, without the step that is lost
+        used = state.pools[rep["pool"]]["kv_blocks"] - rep["free_blocks"]
+        account(state, rep, rep["clock_s"], now, steps_until(rep, now) - 1, float(used))
     start = rep["heap_start"]
     number = 0
     for j in range(start, start + rep["prefilling"]):
-        slot = slot_of(state.prefill[j])
-        push(state.scratch, 0, number, state.requests[slot]["number"] << SLOT_BITS | slot)
+        push_by_number(state, slot_of(state.prefill[j]), number)
         number += 1
     for j in range(start, start + rep["active"] - rep["prefilling"]):
-        slot = slot_of(state.decode[j])
-        push(state.scratch, 0, number, state.requests[slot]["number"] << SLOT_BITS | slot)
+        push_by_number(state, slot_of(state.decode[j]), number)
         number += 1
     queued = np.int64(rep["first_queued"])
     while queued > 0:
-        push(state.scratch, 0, number, state.requests[queued - 1]["number"] << SLOT_BITS | (queued - 1))
+        push_by_number(state, queued - 1, number)
         number += 1
         queued = np.int64(state.requests[queued - 1]["next"])
         note_queue(state, rep["pool"], now, -1.0)
     clear(state, r)
     for j in range(number):
-        slot = state.scratch[0] & (2**SLOT_BITS - 1)
-        drop_first(state.scratch, 0, number - j)
+        slot = pop_by_number(state, number - j)
         retry(state, slot)
         place_again(state, slot, now)
 
@@ -55,8 +55,7 @@ def clear(state, r):
     rep["swap_s"] = 0.0
     rep["area"] = 0.0
     rep["stall_s"] = 0.0
-    for j in range(rep["first_residue"], rep["first_residue"] + rep["block"]):
-        state.residues[j] = 0
+    forget_residues(state, rep)
     rep["step"] = 0
     rep["call"] = 0
     rep["tokens"] = 0
@@ -65,7 +64,6 @@ def clear(state, r):
     rep["load"] = 0
     rep["first_queued"] = 0
     rep["last_queued"] = 0
-    rep["stalled"] = 0
     rep["paused"] = 0
     rep["closed"] = 0
     rep["granted"] = 0
@@ -113,7 +111,7 @@ def place_held(state, now):
 
 @jit
 def change_fleet(state):
-    """The next change of the timeline."""
+    """The next change of the timeline; after the last of an instant, requests that wait for a replica are placed."""
     at = state.now[0]
     entry = state.timeline[at["timeline"]]
     at["timeline"] += 1
@@ -126,4 +124,6 @@ def change_fleet(state):
             refuse(state, r)
     elif rep["place"] < 0:
         accept(state, r)
+    last = at["timeline"] == state.timeline.size or state.timeline[at["timeline"]]["time_s"] > entry["time_s"]
+    if last and at["first_held"] > 0:
         place_held(state, entry["time_s"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from des._admission import admit, blocks_wanted, fits, take_piece, within_budget
-from des._batch import count_piece, give_blocks, kind_of, prompt_of, slot_of, vacate
+from des._batch import count_piece, decode_work, full_chunk_work, give_blocks, kind_of, prompt_of, slot_of, vacate
 from des._blocks import blocks_at, blocks_of, count_residue
 from des._heap import remove
 from des._jit import jit
@@ -30,13 +30,22 @@ from des._time import note_queue
 
 
 @jit
-def put_back(state, rep, slot):
+def put_first(state, rep, slot):
     """Put a request before all others of its replica's queue."""
     state.requests[slot]["next"] = rep["first_queued"]
     rep["first_queued"] = slot + 1
     if rep["last_queued"] == 0:
         rep["last_queued"] = slot + 1
-    note_queue(state, rep["pool"], rep["clock_s"], 1.0)
+
+
+@jit
+def take_first(state, rep):
+    """Take the head of a replica's queue out of it."""
+    slot = np.int64(rep["first_queued"]) - 1
+    rep["first_queued"] = state.requests[slot]["next"]
+    if rep["first_queued"] == 0:
+        rep["last_queued"] = 0
+    return slot
 
 
 @jit
@@ -48,7 +57,7 @@ def stop_decoding(state, rep, place):
     kind = kind_of(state, slot)
     left = (key >> KEY_BITS) - rep["step"]
     remove(state.decode, rep["heap_start"], rep["active"] - rep["prefilling"], place)
-    rep["work_s"] -= kind["decode_first_s"] + kind["decode_slope_s"] * (kind["decode_steps"] - float(left))
+    rep["work_s"] -= decode_work(kind, left)
     rep["growth_s"] -= kind["decode_slope_s"]
     journey = state.journeys[slot]
     request["generated"] = kind["output"] - left
@@ -76,7 +85,7 @@ def stop_prompt(state, rep, place):
         journey["computed"] = journey["cached"] + int(kind["full_steps"] * state.pools[rep["pool"]]["chunk"])
     else:
         age = kind["full_steps"] - float((key >> KEY_BITS) - rep["step"])
-        rep["work_s"] -= kind["full_first_s"] + kind["full_slope_s"] * age
+        rep["work_s"] -= full_chunk_work(kind, age)
         rep["growth_s"] -= kind["full_slope_s"]
         journey["computed"] = journey["cached"] + int(age * state.pools[rep["pool"]]["chunk"])
     remove(state.prefill, rep["heap_start"], rep["prefilling"], place)
@@ -145,7 +154,8 @@ def preempt(state, r):
         seconds = float(prompt_of(state, request)) * state.swap_s_per_token
         rep["swap_s"] += seconds
         rep["extra_s"] += seconds
-    put_back(state, rep, victim)
+    put_first(state, rep, victim)
+    note_queue(state, rep["pool"], rep["clock_s"], 1.0)
 
 
 @jit
@@ -183,15 +193,10 @@ def make_room(state, r, slot):
         return False
     if blocks_wanted(state, rep, request) > rep["free_blocks"] + reclaimable(state, rep):
         return False
-    rep["first_queued"] = request["next"]
-    if rep["first_queued"] == 0:
-        rep["last_queued"] = 0
+    take_first(state, rep)
     while blocks_wanted(state, rep, request) > rep["free_blocks"]:
         preempt(state, r)
-    request["next"] = rep["first_queued"]
-    rep["first_queued"] = slot + 1
-    if rep["last_queued"] == 0:
-        rep["last_queued"] = slot + 1
+    put_first(state, rep, slot)
     return True
 
 
@@ -215,10 +220,9 @@ def admit_queued(state, r):
         if not admissible(state, r, slot):
             rep["refused"] = 1
             return
-        rep["first_queued"] = state.requests[slot]["next"]
+        take_first(state, rep)
         note_queue(state, rep["pool"], rep["clock_s"], -1.0)
         admit(state, r, slot)
-    rep["last_queued"] = 0
     rep["refused"] = 0
 
 

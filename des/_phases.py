@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from des._batch import give_blocks, kind_of, slot_of, start_decoding, vacate
-from des._blocks import blocks_of, count_residue
+from des._batch import (
+    decode_work,
+    full_chunk_work,
+    give_blocks,
+    kind_of,
+    push_by_number,
+    slot_of,
+    start_decoding,
+    vacate,
+)
+from des._blocks import blocks_of, count_residue, forget_residues
 from des._gaps import record_gap
-from des._heap import drop_first, push, replace_first
+from des._heap import drop_first, replace_first
 from des._jit import inline, jit
-from des._state import GROW, INDEPENDENT, KEY_BITS, PREFILLS, SLOT_BITS, TRANSFERRED, UNSET
+from des._state import GROW, INDEPENDENT, KEY_BITS, PREFILLS, TRANSFERRED, UNSET
 
 
 @jit
@@ -79,7 +88,7 @@ def hand_over(state, r, slot):
     journey["life"] = rep["life"]
     rep["active"] -= 1
     vacate(rep)
-    push(state.scratch, 0, now["handed"], request["number"] << SLOT_BITS | slot)
+    push_by_number(state, slot, now["handed"])
     now["handed"] += 1
 
 
@@ -111,7 +120,7 @@ def first_token(state, r, slot):
 def finish_full_chunks(state, rep, slot):
     """From the full prompt chunks to the last one."""
     kind = kind_of(state, slot)
-    rep["work_s"] += kind["last_s"] - (kind["full_first_s"] + kind["full_slope_s"] * kind["full_steps"])
+    rep["work_s"] += kind["last_s"] - full_chunk_work(kind, kind["full_steps"])
     rep["growth_s"] -= kind["full_slope_s"]
     key = (rep["step"] + 1) << KEY_BITS | slot << 1 | 1
     replace_first(state.prefill, rep["heap_start"], rep["prefilling"], key)
@@ -160,7 +169,7 @@ def end_decodes(state, r):
         slot = slot_of(state.decode[start])
         kind = kind_of(state, slot)
         drop_first(state.decode, start, rep["active"] - rep["prefilling"])
-        rep["work_s"] -= kind["decode_first_s"] + kind["decode_slope_s"] * kind["decode_steps"]
+        rep["work_s"] -= decode_work(kind, 0)
         rep["growth_s"] -= kind["decode_slope_s"]
         if state.kv == GROW:
             count_residue(state, rep, rep["step"], kind, -1)
@@ -178,8 +187,7 @@ def refresh(state, r):
     rep["work_s"] = 0.0
     rep["growth_s"] = 0.0
     rep["step"] = 0
-    for j in range(rep["first_residue"], rep["first_residue"] + rep["block"]):
-        state.residues[j] = 0
+    forget_residues(state, rep)
     if state.scheduling == INDEPENDENT:
         for j in range(start, start + rep["prefilling"]):
             state.prefill[j] -= step << KEY_BITS
@@ -189,14 +197,14 @@ def refresh(state, r):
                 rep["work_s"] += kind["last_s"]
             else:
                 age = kind["full_steps"] - float(key >> KEY_BITS)
-                rep["work_s"] += kind["full_first_s"] + kind["full_slope_s"] * age
+                rep["work_s"] += full_chunk_work(kind, age)
                 rep["growth_s"] += kind["full_slope_s"]
     for j in range(start, start + rep["active"] - rep["prefilling"]):
         state.decode[j] -= step << KEY_BITS
         key = state.decode[j]
         kind = kind_of(state, slot_of(key))
         left = key >> KEY_BITS
-        rep["work_s"] += kind["decode_first_s"] + kind["decode_slope_s"] * (kind["decode_steps"] - float(left))
+        rep["work_s"] += decode_work(kind, left)
         rep["growth_s"] += kind["decode_slope_s"]
         if state.kv == GROW:
             count_residue(state, rep, left, kind, 1)

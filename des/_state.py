@@ -101,7 +101,6 @@ REPLICA = np.dtype(
         ("area", np.float64),  # prompt tokens of that step times their contexts
         ("stall_s", np.float64),  # time for which decoding has been paused
         ("life", np.int32),  # how often it has gone down
-        ("stalled", np.int32),  # requests whose decoding has been paused for `stall_s`
     ],
     align=True,
 )

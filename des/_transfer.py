@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from des._arrival import place_again, wake
-from des._batch import give_blocks, kind_of
+from des._batch import give_blocks, kind_of, pop_by_number
 from des._blocks import blocks_of
-from des._heap import drop_first
 from des._jit import jit
-from des._state import GROW, SLOT_BITS
+from des._state import GROW
 from des._time import schedule
 
 
@@ -25,8 +24,7 @@ def queue_transfers(state, now):
     """Let the requests that were handed over at this boundary join the queue of the link, in order of number."""
     at = state.now[0]
     while at["handed"] > 0:
-        slot = state.scratch[0] & (2**SLOT_BITS - 1)
-        drop_first(state.scratch, 0, at["handed"])
+        slot = pop_by_number(state, at["handed"])
         at["handed"] -= 1
         state.requests[slot]["next"] = 0
         if at["last_transfer"] == 0:

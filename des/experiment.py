@@ -150,9 +150,10 @@ class Experiment:
             windows=self.setting.windows,
             gaps=self.setting.gaps,
         )
-        steps = sink.measured_steps(window[0], len(self.fleet.replicas)) / ((window[1] - window[0]) or np.inf)
         if self.setting.predictable and self.setting.arrivals.name != "trace" and not self._any_pool:
             steps = self._expected_steps()
+        else:
+            steps = sink.measured_steps(window[0], len(self.fleet.replicas)) / ((window[1] - window[0]) or np.inf)
         kept, measured = sink.after(window[0]), offered.measured
         if self.setting.concurrency:  # when a client sends is known only now
             sent = int(kept.sent.sum()) if isinstance(kept, Bins) else len(kept.pool)

@@ -11,11 +11,11 @@ import numpy as np
 from des import _engine, _gaps, _state
 from des._heap import tree
 from des.lower import Fleet
+from des.router import DISPATCH
 from des.serving import KV_RULES, PREEMPTION, SCHEDULING, Serving
 from jaxsim._checks import invalid
 from jaxsim.workload import PrefixBlocks
 
-DISPATCH = ("least-loaded", "random", "round-robin", "power-of-two", "prefix-affinity")
 NUM_WINDOWS = 20
 """Stretches of the measured time whose totals the loop keeps apart."""
 
@@ -275,7 +275,7 @@ def _start(
         list_tails=tails.ravel(),
         prefill=np.zeros(heap, dtype=np.int64),
         decode=np.zeros(heap, dtype=np.int64),
-        residues=np.zeros(int(fleet.block_tokens[pool].sum()), dtype=np.int64),
+        residues=np.zeros(int(fleet.block_tokens[pool].sum()) if serving.kv == "grow" else 0, dtype=np.int64),
         event_s=tree(len(pool)),
         totals=np.zeros((num_pools, windows), dtype=_state.TOTAL),
         window=window,

@@ -43,7 +43,7 @@ def remarks(result: SimulationResult) -> Iterator[str]:
     yield from _price_of_rules(result)
     if result.num_requests < FEW_REQUESTS:
         yield f"{result.num_requests:,} requests were simulated; below {FEW_REQUESTS:,} a P99 is not stable"
-    for pool in result.pools:
+    for pool in result.pools[1:] if result.disaggregated else result.pools:  # the first has no request of its own
         yield from _short_runs(result, pool)
 
 

@@ -131,7 +131,8 @@ class Latencies:
     def itl(self) -> Sample:
         """Gaps between consecutive tokens of a request, all requests together, seconds; in bins of 0.4 to 0.8 %.
 
-        A request that was swapped out counts the time until it was back as a gap of its own.
+        A request that was swapped out or handed over counts the time until it was back as a gap of its own. Tokens of
+        a life that was lost (overflow, failures) have been seen, so their gaps count too.
 
         Raises:
             ValueError: they were not counted (``simulate(..., itl=True)``).
@@ -276,6 +277,11 @@ class SimulationResult(Latencies):
     def preemptions(self) -> int:
         """How often a running request was preempted."""
         return sum(pool.preemptions for pool in self.pools)
+
+    @property
+    def disaggregated(self) -> bool:
+        """Whether one pool computes prompts for another."""
+        return any("transfer_s" in run.kept.latencies for run in self.replications)
 
     @property
     def compressed(self) -> int:

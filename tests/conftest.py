@@ -1,5 +1,6 @@
 """Every test runs in float64, with strict promotion rules and the jaxtyping annotations checked."""
 
+import json
 import os
 from pathlib import Path
 
@@ -24,3 +25,10 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"reference data not found at {folder}; set FLEETGRAD_DATA to its folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def cases(shared_data: Path) -> dict[str, dict]:
+    """Public problems of users with their answers, by their ids."""
+    lines = (shared_data / "cases" / "cases_public.jsonl").read_text(encoding="utf-8").splitlines()
+    return {case["id"]: case for case in map(json.loads, lines)}

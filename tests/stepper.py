@@ -484,8 +484,7 @@ class Fleet:
             for e in self.replicas:
                 if e.step_end == now:
                     self.end_step(e)
-            while self.timeline and self.timeline[0][0] == now:
-                self.change_replica(*self.timeline.popleft()[1:])
+            self.change_replicas(now)
             while self.link and self.link[0][0] == now:
                 self.end_transfer(self.link.popleft()[1])
             while self.next_sending() == now:
@@ -541,9 +540,16 @@ class Fleet:
 
     # --- replicas that come and go ------------------------------------------------------------------------------
 
-    def change_replica(self, number, what):
-        e = self.replicas[number]
-        {"up": self.up, "drain": self.drain, "down": self.down}[what](e)
+    def change_replicas(self, now):
+        """All changes of an instant; then those who found no replica try again, in order of coming."""
+        if not self.timeline or self.timeline[0][0] != now:
+            return
+        while self.timeline and self.timeline[0][0] == now:
+            _, number, what = self.timeline.popleft()
+            {"up": self.up, "drain": self.drain, "down": self.down}[what](self.replicas[number])
+        held, self.hold = self.hold, []
+        for r in held:
+            self.dispatch(r)
 
     def up(self, e):
         members = self.members[e.pool]
@@ -551,9 +557,6 @@ class Fleet:
             return
         members.append(e)
         self.mark_change(e)
-        held, self.hold = self.hold, []
-        for r in held:
-            self.dispatch(r)
 
     def drain(self, e):
         members = self.members[e.pool]
@@ -644,12 +647,7 @@ def least_loaded(candidates):
 
 
 def less_loaded_of_two(candidates, u1, u2):
-    n = len(candidates)
-    if n == 1:
-        return candidates[0]
-    a, b = int(u1 * n), int(u2 * (n - 1))
-    b += b >= a
-    one, other = candidates[a], candidates[b]
+    one, other = candidates[int(u1 * len(candidates))], candidates[int(u2 * len(candidates))]
     return other if other.load / other.law.limit < one.load / one.law.limit else one
 
 

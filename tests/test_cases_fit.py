@@ -4,23 +4,12 @@ Inputs and expectations are those of `cases/cases_public.jsonl`; each test's nam
 """
 # ruff: noqa: N802  the cases' names are in capitals
 
-import json
-
 import pytest
 
 from jaxsim.fit import two_point
 from jaxsim.physics import step_base_s
 from jaxsim.queueing import little_law_concurrency
 from jaxsim.units import ms_from_s, s_from_ms
-
-
-@pytest.fixture(scope="module")
-def cases(shared_data):
-    """The cases by their ids."""
-    file = shared_data / "cases" / "cases_public.jsonl"
-    if not file.is_file():
-        pytest.skip(f"reported cases not found at {file}")
-    return {case["id"]: case for case in map(json.loads, file.read_text(encoding="utf-8").splitlines())}
 
 
 def expected(value):

@@ -1,6 +1,5 @@
 """Users' questions about KV-cache capacity, by the name of their case: inputs and answers are read from the cases."""
 
-import json
 import math
 
 import pytest
@@ -8,15 +7,6 @@ import pytest
 import jaxsim
 from jaxsim.model_spec import parameters
 from jaxsim.roofline_laws import full_length_sequences, kv_tokens, memory_floor_gpus
-
-
-@pytest.fixture(scope="module")
-def cases(shared_data):
-    path = shared_data / "cases" / "cases_public.jsonl"
-    if not path.is_file():
-        pytest.skip(f"cases not found at {path}; set FLEETGRAD_DATA to the folder that holds them")
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return {case["id"]: case for case in map(json.loads, lines)}
 
 
 def near(expected):

@@ -5,7 +5,6 @@ open is derived from its figures or guessed, and the comments say which.
 """
 # ruff: noqa: N802  the cases' names are in capitals
 
-import json
 import re
 
 import numpy as np
@@ -26,13 +25,6 @@ from jaxsim.units import s_from_ms
 from jaxsim.workload import Workload
 from optim.binding import Binding
 from optim.diagnose import Infeasible
-
-
-@pytest.fixture(scope="module")
-def cases(shared_data):
-    """The cases by their ids."""
-    lines = (shared_data / "cases" / "cases_public.jsonl").read_text(encoding="utf-8").splitlines()
-    return {case["id"]: case for case in map(json.loads, lines)}
 
 
 def expected(value):

@@ -20,7 +20,7 @@ _DISPATCH_TEXT = {
     "least-loaded": "the replica with the fewest active + queued requests",
     "random": "a replica at random",
     "round-robin": "the replicas in turn",
-    "power-of-two": "the less loaded of two replicas at random",
+    "power-of-two": "the less loaded of two replicas, each drawn at random",
     "prefix-affinity": "the replica that holds most of the prompt's prefix, unless it has over {slack} requests more "
     "than the least loaded",
 }

@@ -7,6 +7,7 @@ from jaxsim.fit import RunTable, StepFit, StepTable, fit_runs, fit_steps, two_po
 from jaxsim.fleet import FleetDesign
 from jaxsim.hf_config import model_from_config
 from jaxsim.kv_fit import KvCapacity, kv_capacity
+from jaxsim.measured import MeasuredLaw, measured_laws, measured_profile
 from jaxsim.model_spec import ModelSpec
 from jaxsim.profiles import Profile, profile, profile_names
 from jaxsim.roofline import roofline
@@ -16,6 +17,7 @@ __all__ = [
     "FleetDesign",
     "GpuSpec",
     "KvCapacity",
+    "MeasuredLaw",
     "Metrics",
     "ModelSpec",
     "Profile",
@@ -29,6 +31,8 @@ __all__ = [
     "gpu_names",
     "gpu_spec",
     "kv_capacity",
+    "measured_laws",
+    "measured_profile",
     "model_from_config",
     "model_names",
     "model_spec",

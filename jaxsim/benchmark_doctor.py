@@ -7,6 +7,8 @@ A summary of means says nothing of a run that never settled. Three identities te
 - Little's law: :math:`N = X \cdot \overline{E2E}` requests were in flight, never more than the clients' limit;
 - :math:`\overline{E2E} = \overline{TTFT} + \overline{ITL} \cdot (\overline{\text{output}} - 1)`, where the mean of ITL
   is over all gaps between tokens.
+
+`jaxsim.request_doctor` looks at the rows of a run, where its file has them.
 """
 
 from __future__ import annotations
@@ -28,6 +30,12 @@ LIMIT_REACHED = 0.85
 """Mean requests in flight over the clients' limit from which on the limit held requests back; the start and the end of
 a run, when fewer are in flight, are in the mean."""
 
+LIMIT_ALL_ALONG = 0.95
+"""The same from which on the clients' limit, and not the rate, set the load from the first request to the last."""
+
+IDLE_CLIENTS = 0.5
+"""The same below which clients that should each have had a request in flight did not: their number is not the load."""
+
 
 class Verdict(Enum):
     """What a run can be used for. The values are the sentences."""
@@ -35,6 +43,7 @@ class Verdict(Enum):
     STEADY = "steady: the figures are those of the offered rate"
     CLOSED_LOOP = "closed loop: the figures are those of the clients' concurrency, and the rate is a result"
     UNSTABLE = "unstable: TTFT is a function of test length, not a steady-state value"
+    UNKNOWN = "unknown: the file does not say what load the clients offered"
     INCONSISTENT = "inconsistent: the figures contradict each other"
     EMPTY = "empty: no request was completed"
 
@@ -45,31 +54,41 @@ class Benchmark:
 
     Attributes:
         completed: requests that ended well.
-        duration_s: from the first request sent to the last one ended.
+        duration_s: from the first request sent to the last one ended, or of the window between two scrapes; None where
+            it is not known.
         mean_ttft_s: over requests.
         mean_e2e_s: over requests; None where it was not reported.
         mean_itl_s: over all gaps between tokens; None where it was not reported.
         total_output_tokens: of all completed requests; None where it was not reported.
-        offered_rate: that the clients were told to send at; inf where each sent as soon as it might.
-        max_concurrency: most requests in flight that the clients allow; None is no limit.
+        offered_rate: that the clients were told to send at; inf where each sent as soon as it might; None where it is
+            not known.
+        max_concurrency: most requests in flight that the clients allow; None is no limit, or not known.
         failed: requests that did not end well.
+        incomplete: requests in flight when the measuring stopped; where there are any, the run was cut, not ended.
+        arrived: requests that came in a window of a running server; None for a run of its own.
     """
 
     completed: int
-    duration_s: float
+    duration_s: float | None
     mean_ttft_s: float
     mean_e2e_s: float | None = None
     mean_itl_s: float | None = None
     total_output_tokens: int | None = None
-    offered_rate: float = math.inf
+    offered_rate: float | None = math.inf
     max_concurrency: int | None = None
     failed: int = 0
+    incomplete: int = 0
+    arrived: int | None = None
 
     def __post_init__(self) -> None:
-        require(self.completed >= 0, "completed", self.completed, ">= 0")
-        require(self.failed >= 0, "failed", self.failed, ">= 0")
-        require_positive("duration_s", self.duration_s)
-        require(self.offered_rate > 0, "offered_rate", self.offered_rate, "> 0", "inf means as fast as may be")
+        for name in ("completed", "failed", "incomplete"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), ">= 0")
+        if self.arrived is not None:
+            require(self.arrived >= 0, "arrived", self.arrived, ">= 0")
+        if self.duration_s is not None:
+            require_positive("duration_s", self.duration_s)
+        if self.offered_rate is not None:
+            require(self.offered_rate > 0, "offered_rate", self.offered_rate, "> 0", "inf means as fast as may be")
         for name in ("mean_e2e_s", "mean_itl_s", "total_output_tokens"):
             if (value := getattr(self, name)) is not None and self.completed:
                 require_non_negative(name, value)
@@ -79,9 +98,21 @@ class Benchmark:
             require(self.max_concurrency >= 1, "max_concurrency", self.max_concurrency, ">= 1")
 
     @property
-    def achieved_rate(self) -> float:
-        """Requests completed per second of the run."""
-        return self.completed / self.duration_s
+    def sent(self) -> int:
+        """Requests of the run, however they ended."""
+        return self.completed + self.failed + self.incomplete
+
+    @property
+    def achieved_rate(self) -> float | None:
+        """Requests completed per second of the run; None where its duration is not known."""
+        return None if self.duration_s is None else self.completed / self.duration_s
+
+    @property
+    def sending_s(self) -> float | None:
+        """The duration without the end of the run, in which nothing is sent: the time that a request takes."""
+        if self.duration_s is None or self.incomplete or self.arrived is not None:
+            return self.duration_s
+        return self.duration_s - min(self.e2e_s or 0.0, 0.5 * self.duration_s)
 
     @property
     def expected_e2e_s(self) -> float | None:
@@ -103,7 +134,7 @@ class Checkup:
 
     Attributes:
         verdict: what the run can be used for.
-        achieved_rate: requests completed per second.
+        achieved_rate: requests completed per second; None without a duration.
         offered_over_achieved: as it stands, the end of the run included; None without an offered rate.
         offered_over_sustained: the same without the time that a request takes, in which a run ends: above 1 by more
             than the scatter of the arrivals, requests piled up.
@@ -113,7 +144,7 @@ class Checkup:
     """
 
     verdict: Verdict
-    achieved_rate: float
+    achieved_rate: float | None
     offered_over_achieved: float | None
     offered_over_sustained: float | None
     little_concurrency: float | None
@@ -128,16 +159,14 @@ class Checkup:
 
 def check(run: Benchmark) -> Checkup:
     """Hold a run's summary against the identities."""
-    offered = None if math.isinf(run.offered_rate) or not run.completed else run.offered_rate
-    ending_s = min(run.e2e_s or 0.0, 0.5 * run.duration_s)
-    sent = run.completed + run.failed
+    rate = run.achieved_rate
     expected = run.expected_e2e_s
     checkup = Checkup(
         verdict=Verdict.STEADY,
-        achieved_rate=run.achieved_rate,
-        offered_over_achieved=None if offered is None else offered / run.achieved_rate,
-        offered_over_sustained=None if offered is None else offered * (run.duration_s - ending_s) / sent,
-        little_concurrency=None if run.e2e_s is None else run.achieved_rate * run.e2e_s,
+        achieved_rate=rate,
+        offered_over_achieved=_over_achieved(run),
+        offered_over_sustained=_over_sustained(run),
+        little_concurrency=None if run.e2e_s is None or rate is None else rate * run.e2e_s,
         e2e_error=None if run.mean_e2e_s is None or not expected else run.mean_e2e_s / expected - 1.0,
         findings=(),
     )
@@ -145,15 +174,50 @@ def check(run: Benchmark) -> Checkup:
     return replace(checkup, findings=tuple(_findings(run, checkup)))
 
 
+def _offered(run: Benchmark) -> float | None:
+    """The rate that was asked for, where it is one."""
+    if run.offered_rate is None or math.isinf(run.offered_rate) or not run.completed or run.duration_s is None:
+        return None
+    return run.offered_rate
+
+
+def _over_achieved(run: Benchmark) -> float | None:
+    offered, rate = _offered(run), run.achieved_rate
+    return None if offered is None or rate is None else offered / rate
+
+
+def _over_sustained(run: Benchmark) -> float | None:
+    if run.arrived is not None:
+        ended = run.completed + run.failed
+        return run.arrived / ended if ended else None
+    offered, sending_s = _offered(run), run.sending_s
+    return None if offered is None or sending_s is None else offered * sending_s / run.sent
+
+
 def _verdict(run: Benchmark, checkup: Checkup) -> Verdict:
     if not run.completed:
         return Verdict.EMPTY
     if any(_contradictions(run, checkup)):
         return Verdict.INCONSISTENT
+    if run.max_concurrency is not None and _in_flight_share(run, checkup) >= LIMIT_ALL_ALONG:
+        return Verdict.CLOSED_LOOP
     if checkup.offered_over_sustained is None:
-        return Verdict.CLOSED_LOOP if run.max_concurrency is not None else Verdict.UNSTABLE
-    scatter = 2.0 / math.sqrt(run.completed + run.failed)  # of the time in which so many Poisson arrivals come
-    return Verdict.UNSTABLE if checkup.offered_over_sustained > 1.0 + FEW_PERCENT + scatter else Verdict.STEADY
+        if run.max_concurrency is not None:
+            return Verdict.CLOSED_LOOP
+        return Verdict.UNSTABLE if run.offered_rate == math.inf else Verdict.UNKNOWN
+    return Verdict.UNSTABLE if checkup.offered_over_sustained > _most_sustained(run) else Verdict.STEADY
+
+
+def _most_sustained(run: Benchmark) -> float:
+    """Offered over sustained that a run which keeps up can show: its arrivals scatter as Poisson ones."""
+    return 1.0 + FEW_PERCENT + 2.0 / math.sqrt(run.sent)
+
+
+def _in_flight_share(run: Benchmark, checkup: Checkup) -> float:
+    """Mean requests in flight over the clients' limit; 0 where one of them is not known."""
+    if run.max_concurrency is None or checkup.little_concurrency is None:
+        return 0.0
+    return checkup.little_concurrency / run.max_concurrency
 
 
 def _contradictions(run: Benchmark, checkup: Checkup) -> Iterator[str]:
@@ -168,27 +232,36 @@ def _contradictions(run: Benchmark, checkup: Checkup) -> Iterator[str]:
             f"{run.expected_e2e_s:.4g} s; tokens came several at a time, or the means are not of the same requests"
         )
     limit, flying = run.max_concurrency, checkup.little_concurrency
-    if limit is not None and flying is not None and flying > (1.0 + IDENTITY_TOLERANCE) * limit:
+    if limit is None or flying is None:
+        return
+    if flying > (1.0 + IDENTITY_TOLERANCE) * limit:
         yield (
             f"by Little's law {flying:.4g} requests were in flight, above the clients' limit of {limit}; E2E counts "
             "the wait at the client, or the duration is not that of these requests"
+        )
+    if checkup.offered_over_sustained is None and flying < IDLE_CLIENTS * limit:
+        yield (
+            f"by Little's law {flying:.3g} requests were in flight on average, of {limit} clients that should each "
+            "have had one: fewer clients sent, they paused, or E2E leaves time out"
         )
 
 
 def _findings(run: Benchmark, checkup: Checkup) -> Iterator[str]:
     if run.failed:
-        share = run.failed / (run.completed + run.failed)
+        share = run.failed / run.sent
         yield f"{run.failed:,} requests ({share:.2%}) failed: the latencies are those of the survivors"
+    if run.incomplete:
+        yield f"{run.incomplete:,} requests were in flight when the measuring stopped: they are in no figure"
     if checkup.verdict is Verdict.EMPTY:
         return
     yield from _contradictions(run, checkup)
     yield from _pace(run, checkup)
-    limit, flying = run.max_concurrency, checkup.little_concurrency
-    if limit is None or flying is None or math.isinf(run.offered_rate) or flying < LIMIT_REACHED * limit:
+    share = _in_flight_share(run, checkup)
+    if share < LIMIT_REACHED or _offered(run) is None:
         return
     yield (
-        f"by Little's law {flying:.4g} requests were in flight on average, of {limit} that the clients allow: these "
-        "held requests back, and that wait is in no TTFT"
+        f"by Little's law {checkup.little_concurrency:.4g} requests were in flight on average, of "
+        f"{run.max_concurrency} that the clients allow: these held requests back, and that wait is in no TTFT"
     )
 
 
@@ -196,8 +269,13 @@ def _pace(run: Benchmark, checkup: Checkup) -> Iterator[str]:
     """The rate, against the rate that was asked for."""
     ratio, sustained = checkup.offered_over_achieved, checkup.offered_over_sustained
     if checkup.verdict is Verdict.UNSTABLE:
-        if ratio is None:
-            yield f"all {run.completed + run.failed:,} requests were sent at once"
+        if run.arrived is not None:
+            yield (
+                f"{run.arrived:,} requests came between the scrapes and {run.completed + run.failed:,} ended: "
+                "requests piled up in the server"
+            )
+        elif ratio is None:
+            yield f"all {run.sent:,} requests were sent at once"
         else:
             yield (
                 f"{run.offered_rate:.4g} requests/s were offered and {run.achieved_rate:.4g} achieved: {ratio:.3g} "
@@ -207,8 +285,15 @@ def _pace(run: Benchmark, checkup: Checkup) -> Iterator[str]:
             f"the mean TTFT of {run.mean_ttft_s:.4g} s depends on the number of requests that were sent: more would "
             "have made it longer. Do not compare it with that of another run; measure at a rate that is sustained"
         )
-    elif ratio is not None and ratio > 1.0 + IDENTITY_TOLERANCE:
-        yield (
-            f"offered over achieved is {ratio:.3g}, but the end of the run explains it: a request takes "
-            f"{run.e2e_s or 0.0:.3g} s of the {run.duration_s:.4g} s; send more requests"
-        )
+    elif checkup.verdict is Verdict.STEADY and ratio is not None and ratio > 1.0 + IDENTITY_TOLERANCE:
+        yield f"offered over achieved is {ratio:.3g}, {_why_behind(run, sustained or 0.0)}; send more requests"
+
+
+def _why_behind(run: Benchmark, sustained: float) -> str:
+    if sustained <= 1.0 + IDENTITY_TOLERANCE:
+        takes = f"a request takes {run.e2e_s or 0.0:.3g} s of the {run.duration_s:.4g} s"
+        return f"but the end of the run explains it: {takes}"
+    return (
+        f"of which the end of the run leaves {sustained:.3g}: {run.sent:,} arrivals scatter by that much, so it says "
+        "nothing"
+    )

@@ -143,8 +143,9 @@ def profile(name: str) -> Profile:
     """The profile of that name.
 
     Args:
-        name: a preset, one of `profile_names()`, such as ``"h100-80gb"``; or a model on a GPU of the catalogue, such
-            as ``"llama-3.1-70b@h100-sxm:tp4:fp8"`` (`jaxsim.roofline` with its defaults).
+        name: a preset, one of `profile_names()`, such as ``"h100-80gb"``; a model on a GPU of the catalogue, such as
+            ``"llama-3.1-70b@h100-sxm:tp4:fp8"`` (`jaxsim.roofline` with its defaults); or the same with what it was
+            measured on, ``"llama-3.1-70b@h100-sxm:tp4:fp8:vllm"`` (`jaxsim.measured_profile`).
 
     Raises:
         ValueError: unknown name, with the near ones; a name is never replaced by another. A model that does not
@@ -153,9 +154,10 @@ def profile(name: str) -> Profile:
     presets = _presets()
     if name in presets:
         return presets[name]
-    from jaxsim.roofline import profile_from_name  # it makes Profiles, so it imports this module
-    from jaxsim.roofline_names import catalogue_hint
+    from jaxsim.measured import measured_profile  # they make Profiles, so they import this module
+    from jaxsim.roofline import profile_from_name
+    from jaxsim.roofline_names import catalogue_hint, parse_name
 
     if "@" in name:
-        return profile_from_name(name)
+        return measured_profile(name) if parse_name(name).basis else profile_from_name(name)
     raise unknown("profile", name, presets, catalogue_hint(name))

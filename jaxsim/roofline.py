@@ -258,11 +258,11 @@ def roofline(
         comm_buffers=comm_buffers,
         activation_bytes=activation_bytes,
     )
-    for what, count in (("max_num_seqs", max_num_seqs), ("chunk_tokens", chunk_tokens), ("block_tokens", block_tokens)):
+    for what, count in (("max_num_seqs", max_num_seqs), ("chunk_tokens", chunk_tokens)):
         require_positive(what, count)
     require_non_negative("cpu_time_s", cpu_time_s)
     require_positive("prefill_chunks", prefill_chunks)
-    blocks = _kv_blocks(shape, max_num_seqs, block_tokens)
+    _kv_blocks(shape, max_num_seqs, block_tokens)  # refuses a model that does not fit before anything is computed
     machine = machine_of(
         shape,
         compute_dtype=compute_dtype,
@@ -280,7 +280,6 @@ def roofline(
     law: StepLaw = roofline_law(
         machine, load, batches=batches, chunk_tokens=chunk_tokens, chunks=prefill_chunks, overhead_s=cpu_time_s
     )
-    price, price_text = _price(shape.gpu, usd_per_gpu_hour)
     switches = [
         f"alpha_bw {alpha_bw:g}",
         f"alpha_flops {machine.alpha_flops:g}",
@@ -295,8 +294,38 @@ def roofline(
     source = (
         f"roofline, not measured: {shape.model.source}; {shape.gpu.name} by {shape.gpu.source_of('*')}; "
         f"{shape.weight_dtype} weights, {kv_dtype} KV; {', '.join(switches)}; "
-        f"{_line_text(machine, load, law, batches)}; {price_text}"
+        f"{_line_text(machine, load, law, batches)}"
     )
+    return placed(
+        law,
+        shape,
+        max_num_seqs=max_num_seqs,
+        chunk_tokens=chunk_tokens,
+        block_tokens=block_tokens,
+        calibration_context=calibration_context,
+        usd_per_gpu_hour=usd_per_gpu_hour,
+        name=name or profile_name(shape),
+        source=source,
+    )
+
+
+def placed(
+    law: StepLaw,
+    shape: Layout,
+    *,
+    max_num_seqs: float,
+    chunk_tokens: float,
+    name: str,
+    source: str,
+    block_tokens: float = 16,
+    calibration_context: float = 8192,
+    usd_per_gpu_hour: float | None = None,
+) -> Profile:
+    """The profile of a law on the GPUs of a layout: their KV cache and price; the price's source is added."""
+    for what, count in (("max_num_seqs", max_num_seqs), ("chunk_tokens", chunk_tokens), ("block_tokens", block_tokens)):
+        require_positive(what, count)
+    blocks = _kv_blocks(shape, max_num_seqs, block_tokens)
+    price, price_text = _price(shape.gpu, usd_per_gpu_hour)
     numbers: dict[str, Any] = {
         **law._asdict(),
         "chunk_tokens": chunk_tokens,
@@ -307,7 +336,7 @@ def roofline(
         "usd_per_gpu_hour": price,
         "gpus_per_replica": shape.tp * shape.pp,
     }
-    return Profile(**numbers, name=name or profile_name(shape), gpu=shape.gpu.name, source=source)
+    return Profile(**numbers, name=name, gpu=shape.gpu.name, source=f"{source}; {price_text}")
 
 
 def _batch_range(given: tuple[float, float] | None, max_num_seqs: float, load: Load) -> tuple[float, float]:

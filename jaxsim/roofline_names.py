@@ -1,4 +1,5 @@
-"""Names of roofline profiles: MODEL@GPU, then `:tpN`, `:ppN`, `:WEIGHT_DTYPE` and `:kv-DTYPE` in any order."""
+"""Names of a model's profiles on a GPU: MODEL@GPU, then, in any order, `:tpN`, `:ppN`, `:WEIGHT_DTYPE`, `:kv-DTYPE` and
+the basis of a measured law, `:vllm`, `:sglang`, `:trtllm` or `:kernels`; without a basis it is a roofline."""
 
 from __future__ import annotations
 
@@ -8,12 +9,15 @@ from typing import NamedTuple
 from jaxsim.catalogue import gpu_names, model_names
 from jaxsim.kv_fit import Layout
 
-_PART = re.compile(r"tp(?P<tp>\d+)|pp(?P<pp>\d+)|kv-(?P<kv>\w+)|(?P<weights>\w+)")
-_FORM = "MODEL@GPU[:tpN][:ppN][:WEIGHT_DTYPE][:kv-DTYPE], each part at most once"
+BASES = ("vllm", "sglang", "trtllm", "kernels")
+"""What a measured law was fitted to: runs of an engine, or timings of single kernels."""
+
+_PART = re.compile(rf"tp(?P<tp>\d+)|pp(?P<pp>\d+)|kv-(?P<kv>\w+)|(?P<basis>{'|'.join(BASES)})|(?P<weights>\w+)")
+_FORM = f"MODEL@GPU[:tpN][:ppN][:WEIGHT_DTYPE][:kv-DTYPE][:{'|'.join(BASES)}], each part at most once"
 
 
 class NameParts(NamedTuple):
-    """What a name says; what it leaves out has the defaults of `jaxsim.roofline`."""
+    """What a name says; what it leaves out has the defaults of `jaxsim.roofline`. No `basis` is a roofline."""
 
     model: str
     gpu: str
@@ -21,6 +25,7 @@ class NameParts(NamedTuple):
     pp: int
     weight_dtype: str | None
     kv_dtype: str
+    basis: str | None
 
 
 def parse_name(name: str) -> NameParts:
@@ -45,15 +50,17 @@ def parse_name(name: str) -> NameParts:
         pp=int(found.get("pp", 1)),
         weight_dtype=found.get("weights"),
         kv_dtype=found.get("kv", "bf16"),
+        basis=found.get("basis"),
     )
 
 
-def profile_name(shape: Layout) -> str:
+def profile_name(shape: Layout, basis: str | None = None) -> str:
     """The name that `parse_name` reads back."""
     parts = [f"tp{shape.tp}"]
     parts += [f"pp{shape.pp}"] if shape.pp > 1 else []
     parts += [shape.weight_dtype] if shape.weight_dtype != shape.model.native_dtype else []
     parts += [f"kv-{shape.kv_dtype}"] if shape.kv_dtype != "bf16" else []
+    parts += [basis] if basis else []
     return ":".join([f"{shape.model.name}@{shape.gpu.name}", *parts])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,9 +11,10 @@ from rich.text import Text
 
 from jaxsim.catalogue import GpuSpec, PriceRange
 from jaxsim.kv_fit import KvCapacity
+from jaxsim.measured import MeasuredLaw
 from jaxsim.model_spec import ModelSpec, active_parameters, parameters
 from optim.report import bullets, table
-from optim.words import number
+from optim.words import number, percent
 
 Document = dict[str, Any]
 
@@ -45,6 +47,30 @@ def model_entry(model: ModelSpec) -> Document:
 def capacity_entry(capacity: KvCapacity) -> Document:
     """A fit, with the sentence that explains it."""
     return asdict(capacity)
+
+
+def measured_entry(one: MeasuredLaw) -> Document:
+    """A measured law, with its errors and its source."""
+    return asdict(one) | {"law": one.law._asdict()}
+
+
+def measured_report(laws: Sequence[MeasuredLaw]) -> Group:
+    """Measured profiles as a table: what a step takes, how far off the law is, and how far it was measured."""
+    columns = ("a step,\nms", "+1 seq.\nof 1k,\nus", "+1k\nprompt\ntokens,\nms", "error,\n%", "prompt\nerror,\n%")
+    made = table("profile", *columns, "largest\nbatch", title="Measured profiles", left=("profile",))
+    made.columns[0].no_wrap = True
+    for one in laws:
+        law = one.law
+        made.add_row(
+            one.name,
+            f"{1e3 * (law.base_s + law.overhead_s):.2f}",
+            f"{1e6 * (law.per_sequence_s + 1e3 * law.per_token_s):.0f}",
+            f"{1e6 * law.prefill_per_token_s:.1f}",
+            *(f"{100.0 * error:.1f}" for figure, error in one.errors.items() if figure.endswith("held out")),
+            str(one.max_batch),
+        )
+    told = "Errors are mean ones of what was held out: of steps and prompts (kernels), of mean TPOT and TTFT (engines)."
+    return Group(made, "", told, *bullets("Sources of the measured profiles", sorted({one.source for one in laws})))
 
 
 def catalogue_report(gpus: list[GpuSpec], models: list[ModelSpec]) -> Group:

@@ -104,14 +104,16 @@ def _given(arguments: dict[str, Any]) -> dict[str, Any]:
 def _list(as_json: bool) -> None:
     from jaxsim.catalogue import gpu_names, gpu_spec, model_names, model_spec
     from jaxsim.embedded import workload, workload_names
+    from jaxsim.measured import measured_laws
     from jaxsim.profiles import profile, profile_names
-    from optim.catalogue_report import catalogue_report, gpu_entry, model_entry
+    from optim.catalogue_report import catalogue_report, gpu_entry, measured_entry, measured_report, model_entry
     from optim.documents import profiles_document, to_json
     from optim.tables import profiles_report
 
     presets = [profile(name) for name in profile_names()]
     gpus = [gpu_spec(name) for name in gpu_names()]
     models = [model_spec(name) for name in model_names()]
+    laws = list(measured_laws().values())
     workloads = []
     for name in workload_names():
         one = workload(name)
@@ -120,9 +122,10 @@ def _list(as_json: bool) -> None:
         workloads.append(entry)
     if as_json:
         listed = {"gpus": [gpu_entry(one) for one in gpus], "models": [model_entry(one) for one in models]}
+        listed["measured"] = [measured_entry(one) for one in laws]
         common.show_json(to_json(profiles_document(presets, workloads) | listed))
     else:
-        common.show(profiles_report(presets, workloads), "", catalogue_report(gpus, models))
+        common.show(profiles_report(presets, workloads), "", measured_report(laws), "", catalogue_report(gpus, models))
 
 
 def _build(

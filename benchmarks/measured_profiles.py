@@ -79,7 +79,7 @@ def engine_laws() -> Iterator[MeasuredLaw]:
         progress(f"{name}: TPOT {100 * fit.errors['tpot'].mean:.1f} %{'' if taken else ', not taken'}")
         if taken:
             engine, _, version = group.origin.partition("-")
-            about = f"runs of {engine} {version}" if version != "unknown" else f"runs of {engine} (version not recorded)"
+            about = f"runs of {engine} {version.replace('unknown', '(version not recorded)')}"
             lengths = f"{table.input_tokens.min():,.0f} to {table.input_tokens.max():,.0f} prompt tokens"
             yield MeasuredLaw(
                 name=name,

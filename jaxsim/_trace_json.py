@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from jaxsim._trace_blocks import BlockHashes
-from jaxsim._trace_columns import INPUT, OUTPUT, TIME, is_known, refusal
+from jaxsim._trace_columns import INPUT, OUTPUT, TIME, TRACE, refusal
 from jaxsim._trace_files import TraceTable, text_of
 from jaxsim._trace_logs import LOGS, Log
 
@@ -99,7 +99,7 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _kind(record: dict[str, Any]) -> Log | None:
     """The log a record is from; None for a flat record."""
-    if any(is_known(INPUT, name) for name in record) and any(is_known(OUTPUT, name) for name in record):
+    if any(TRACE.knows(INPUT, name) for name in record) and any(TRACE.knows(OUTPUT, name) for name in record):
         return None
     return next((log for log in LOGS if log.matches(record)), None)
 

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsim._checks import unknown
-from jaxsim._trace_columns import INPUT, OUTPUT, TIME, check_mapping, refusal, resolve
+from jaxsim._trace_columns import INPUT, OUTPUT, TIME, TRACE, refusal
 from jaxsim.cdf import cdf_lengths
 from jaxsim.workload import PrefixBlocks
 
@@ -81,7 +81,7 @@ def read_trace(
     from jaxsim._trace_values import read_values
 
     path = Path(path)
-    check_mapping(columns)
+    TRACE.check_mapping(columns)
     if failed not in FAILED_POLICIES:
         raise unknown("failed policy", failed, FAILED_POLICIES)
     if time_unit is not None and time_unit not in TIME_UNITS:
@@ -89,7 +89,7 @@ def read_trace(
     if not path.exists():
         raise FileNotFoundError(f"trace file not found: {path}; check the path")
     table = open_table(path, columns)
-    chosen = resolve(table.names, columns, table.header)
+    chosen = TRACE.resolve(table.names, columns, table.header)
     values = read_values(table, chosen)
     if values.input_tokens.size == 0:
         raise refusal(path.name, "no data rows: 0 requests", "a trace needs at least one request")

@@ -92,7 +92,8 @@ def test_the_file_is_what_the_fits_give(name: str, monkeypatch: pytest.MonkeyPat
         table = dict(script.kernel_groups())[name]
         fit = jaxsim.fit_steps(table)
     else:
-        fit = jaxsim.fit_runs(next(group.table for group in script.engine_groups() if script.engine_name(group) == name))
+        found = next(group for group in script.engine_groups() if script.engine_name(group) == name)
+        fit = jaxsim.fit_runs(found.table)
     stored = measured_law(name)
     again = script.toml([replace(stored, law=fit.law._replace(overhead_s=stored.law.overhead_s))])
     kept = script.toml([stored])

@@ -14,7 +14,7 @@ from des.serving import Serving
 from des.simulate import prepare, simulate
 from des.slots import simulate_slot_server as simulate_slots
 from des.stats import Estimate, Sample
-from des.transfer import KvTransfer
+from jaxsim.kv_transfer import KvTransfer
 
 __all__ = [
     "AnyRouter",

@@ -19,7 +19,7 @@ from des.router import Router
 from des.routers import LengthRouter
 from des.routing import NO_POOL, NOWHERE, REASONS, Routed, RouteTable, Served, capability
 from des.serving import Serving
-from des.transfer import KvTransfer
+from jaxsim.kv_transfer import KvTransfer
 from jaxsim.fleet import FleetDesign
 from jaxsim.workload import Workload
 

@@ -20,7 +20,7 @@ from des.router import Router
 from des.routers import LengthRouter
 from des.serving import Serving
 from des.stats import NUM_BATCHES, next_length
-from des.transfer import KvTransfer
+from jaxsim.kv_transfer import KvTransfer
 from jaxsim._checks import require, require_positive, unknown
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import profile

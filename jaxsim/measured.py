@@ -12,11 +12,10 @@ from functools import cache
 from importlib import resources
 
 from jaxsim._checks import unknown
-from jaxsim.kv_fit import Layout, layout
 from jaxsim.physics import StepLaw
 from jaxsim.profiles import Profile
 from jaxsim.roofline import placed
-from jaxsim.roofline_names import BASES, parse_name, profile_name
+from jaxsim.roofline_names import BASES, layout_of, parse_name, profile_name
 
 COEFFICIENTS = StepLaw._fields
 
@@ -80,7 +79,7 @@ def measured_law(name: str) -> MeasuredLaw:
     Raises:
         ValueError: unknown name, with those of the same model and GPU.
     """
-    shape, basis = _shape(name)
+    shape, basis = layout_of(name), parse_name(name).basis
     key = profile_name(replace(shape, kv_dtype="bf16"), basis)
     laws = measured_laws()
     if key not in laws:
@@ -103,14 +102,6 @@ def measured_profile(name: str, *, usd_per_gpu_hour: float | None = None, **limi
         ValueError: unknown name, with the near ones; a limit out of its domain; a model that does not fit.
     """
     found = measured_law(name)
-    shape, _ = _shape(name)
+    shape = layout_of(name)
     given = {"max_num_seqs": float(found.max_batch), "chunk_tokens": float(found.chunk_tokens)} | limits
     return placed(found.law, shape, name=name, source=found.summary, usd_per_gpu_hour=usd_per_gpu_hour, **given)
-
-
-def _shape(name: str) -> tuple[Layout, str | None]:
-    parts = parse_name(name)
-    shape = layout(
-        parts.model, parts.gpu, tp=parts.tp, pp=parts.pp, weight_dtype=parts.weight_dtype, kv_dtype=parts.kv_dtype
-    )
-    return shape, parts.basis

@@ -7,7 +7,8 @@ import re
 from typing import NamedTuple
 
 from jaxsim.catalogue import gpu_names, model_names
-from jaxsim.kv_fit import Layout
+from jaxsim.kv_fit import Layout, layout
+from jaxsim.model_spec import kv_bytes, kv_bytes_per_gpu
 
 BASES = ("vllm", "sglang", "trtllm", "kernels")
 """What a measured law was fitted to: runs of an engine, or timings of single kernels."""
@@ -52,6 +53,25 @@ def parse_name(name: str) -> NameParts:
         kv_dtype=found.get("kv", "bf16"),
         basis=found.get("basis"),
     )
+
+
+def layout_of(name: str) -> Layout:
+    """The model on its GPUs that a name says.
+
+    Raises:
+        ValueError: a part that has no such form, an unknown name, or a layout that the model or the GPU does not allow.
+    """
+    parts = parse_name(name)
+    return layout(
+        parts.model, parts.gpu, tp=parts.tp, pp=parts.pp, weight_dtype=parts.weight_dtype, kv_dtype=parts.kv_dtype
+    )
+
+
+def kv_bytes_per_token(name: str) -> float:
+    """KV cache of one token of a named profile's model, all layers and heads, bytes: what is handed over."""
+    shape = layout_of(name)
+    held = kv_bytes_per_gpu(shape.model, 1, shape.model.num_layers, kv_bytes(shape.kv_dtype))
+    return held.per_token + held.per_window_token
 
 
 def profile_name(shape: Layout, basis: str | None = None) -> str:

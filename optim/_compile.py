@@ -13,9 +13,10 @@ import os
 import pickle
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, wraps
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +105,18 @@ def _environment() -> str:
     """Versions, backend and sources that a traced program depends on."""
     sources = hashlib.sha256()
     for package in ("jaxsim", "optim"):
-        for source in sorted(resources.files(package).iterdir(), key=lambda p: p.name):
-            if source.name.endswith(".py"):
-                sources.update(source.read_bytes())
+        for source in _modules(resources.files(package)):
+            sources.update(source.read_bytes())
     return f"{jax.__version__} {jax.default_backend()} {jax.config.read('jax_enable_x64')} {sources.hexdigest()}"
+
+
+def _modules(folder: Traversable) -> Iterator[Traversable]:
+    """Every module below a folder, in the order of names."""
+    for entry in sorted(folder.iterdir(), key=lambda p: p.name):
+        if entry.is_dir():
+            yield from _modules(entry)
+        elif entry.name.endswith(".py"):
+            yield entry
 
 
 def _load(path: Path) -> tuple[Any, Any] | None:

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+import des
 from jaxsim.embedded import workload as embedded
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
@@ -17,6 +18,7 @@ from optim.inputs import Input, Inputs
 from optim.plan_file import SIMULATOR, PoolTable, Table
 from optim.problem import SLO, PlanProblem
 from optim.profile_file import find_profile
+from optim.rule_tables import transfer_link
 from optim.rules import Rules, own_rate, simulator_rules
 
 MAX_POOLS = 2
@@ -94,10 +96,40 @@ def plan_request(settings: Settings) -> PlanRequest:
     return PlanRequest(problem, inputs, _unused_to_plan(settings))
 
 
-def _unused_to_plan(settings: Settings) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class DisaggRequest:
+    """What a plan file with a link asks for."""
+
+    problem: PlanProblem
+    link: des.KvTransfer
+    inputs: Inputs
+    notes: tuple[str, ...] = ()
+
+
+def disagg_request(settings: Settings) -> DisaggRequest:
+    """The problem and the link that a plan file and flags describe.
+
+    Raises:
+        ConfigError: something required is missing, or a value is out of its domain.
+    """
+    asked = plan_request(settings)
+    if asked.problem.slo.tpot_p99_s is None:
+        hint = "without it nothing sizes the pool that generates"
+        raise ConfigError(_missing(settings, "slo.tpot_p99_ms", hint))
+    inputs = {**asked.inputs}
+    names = [str(profile.name) for profile in asked.problem.profiles]
+    with settings.naming("transfer"):
+        link = transfer_link(settings, names, inputs)
+    if link is None:
+        hint = "the link that KV caches go over, such as 50 for 400 Gbit/s"
+        raise ConfigError(_missing(settings, "transfer.gb_per_s", hint))
+    return DisaggRequest(asked.problem, link, inputs, _unused_to_plan(settings, used=("transfer",)))
+
+
+def _unused_to_plan(settings: Settings, used: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Notes on what only the simulator of a fleet that is spelled out uses."""
     unused = ["fleet.pools"] if settings.tables.fleet.pools is not None else []
-    unused += [table for table in SIMULATOR if _given(settings, table)]
+    unused += [table for table in SIMULATOR if table not in used and _given(settings, table)]
     if not unused:
         return ()
     was = "it was not used" if len(unused) == 1 else "they were not used"
@@ -133,7 +165,8 @@ def fleet_request(settings: Settings, *, routers: bool = False) -> FleetRequest:
     policy = fleet.long_requests or LONG_REQUESTS
     workload = whole.limited(upper[-1], policy)
     model = fleet.model or MODEL
-    rules = simulator_rules(settings, workload, num_pools=len(upper), model=model, routers=routers)
+    names = [str(profile.name) for profile in profiles]
+    rules = simulator_rules(settings, workload, profiles=names, model=model, routers=routers)
     own = own_rate(settings, rules, whole)
     rate, said = (_rate(settings, whole), "the workload's own rate") if own is None else own
     inputs = {

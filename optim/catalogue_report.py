@@ -14,7 +14,7 @@ from jaxsim.kv_fit import KvCapacity
 from jaxsim.measured import MeasuredLaw
 from jaxsim.model_spec import ModelSpec, active_parameters, parameters
 from optim.report import bullets, table
-from optim.words import number, percent
+from optim.words import number
 
 Document = dict[str, Any]
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from optim.commands.compare_routers import compare_routers
+from optim.commands.disagg import disagg
 from optim.commands.pareto import pareto
 from optim.commands.plan import plan
 from optim.commands.profiles import profiles
@@ -27,7 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (plan, simulate, whatif, pareto, compare_routers, trace, profiles):
+for command in (plan, simulate, whatif, pareto, disagg, compare_routers, trace, profiles):
     app.command()(command)
 
 

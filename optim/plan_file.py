@@ -150,9 +150,11 @@ class RouterTable(Table):
 
 
 class TransferTable(Table):
-    """The link between two pools, prefill and decode (simulator)."""
+    """The link between two pools, prefill and decode (`simulate`, `disagg`)."""
 
-    kv_bytes_per_token: Positive = Field(description="KV cache of one token, all layers, bytes")
+    kv_bytes_per_token: Positive | None = Field(
+        None, description="KV cache of one token, all layers, bytes; left out, that of the MODEL of MODEL@GPU profiles"
+    )
     gb_per_s: Positive = Field(description="bandwidth of the link, GB (1e9 bytes) a second")
     latency_ms: NonNegative | None = Field(None, description="fixed time of a transfer; default 0")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 import des
 from des.rate_table import read_rate_table
+from jaxsim.roofline_names import kv_bytes_per_token
 from jaxsim.units import MS_PER_S, SECONDS_PER_HOUR
 from jaxsim.workload import Workload
 from optim.config import FLAGS, Settings
@@ -197,23 +199,40 @@ def _knowledge(settings: Settings, workload: Workload, inputs: Inputs, name: str
     return des.Total() if name == "total" else des.InputOnly()
 
 
-def transfer_link(settings: Settings, num_pools: int, inputs: Inputs) -> des.KvTransfer | None:
-    """The link from prefill to decode; None without."""
+def transfer_link(settings: Settings, profiles: Sequence[str], inputs: Inputs) -> des.KvTransfer | None:
+    """The link from prefill to decode; None without. `profiles` are the names of what it links."""
     table = settings.tables.transfer
     if table is None:
         return None
-    if num_pools != 2:
-        raise settings.error("transfer", f"is for two pools, prefill and decode; the file has {num_pools}")
-    latency = table.latency_ms or 0.0
+    latency, per_token = table.latency_ms or 0.0, table.kv_bytes_per_token
+    source = settings.source("transfer") + ("" if table.latency_ms is not None else "; latency_ms default")
+    if per_token is None:
+        per_token = _kv_bytes(settings, profiles)
+        source += f"; kv_bytes_per_token of {profiles[0].partition('@')[0]}"
     inputs["transfer"] = Input(
-        {"kv_bytes_per_token": table.kv_bytes_per_token, "gb_per_s": table.gb_per_s, "latency_ms": latency},
-        settings.source("transfer") + ("" if table.latency_ms is not None else "; latency_ms default"),
+        {"kv_bytes_per_token": per_token, "gb_per_s": table.gb_per_s, "latency_ms": latency}, source
     )
     return des.KvTransfer(
-        kv_bytes_per_token=table.kv_bytes_per_token,
+        kv_bytes_per_token=per_token,
         bytes_per_s=table.gb_per_s * BYTES_PER_GB,
         latency_s=latency / MS_PER_S,
     )
+
+
+def _kv_bytes(settings: Settings, profiles: Sequence[str]) -> float:
+    """KV cache of a token of the one model that all profiles name."""
+    if not all("@" in name for name in profiles):
+        raise settings.error(
+            "transfer.kv_bytes_per_token",
+            "is required: only MODEL@GPU profiles say what a token's KV cache takes; 131072 is that of Llama 3 8B",
+        )
+    found = {kv_bytes_per_token(name) for name in profiles}
+    if len(found) > 1:
+        raise settings.error(
+            "transfer.kv_bytes_per_token",
+            f"is required: the profiles differ in it ({', '.join(map(str, sorted(found)))})",
+        )
+    return found.pop()
 
 
 def failure_rules(settings: Settings, inputs: Inputs) -> des.Failures | None:

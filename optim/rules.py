@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,16 +66,18 @@ class Rules:
 
 
 def simulator_rules(
-    settings: Settings, workload: Workload, *, num_pools: int, model: str, routers: bool = False
+    settings: Settings, workload: Workload, *, profiles: Sequence[str], model: str, routers: bool = False
 ) -> Rules:
     """The rules that a plan file and flags give.
 
     Args:
+        profiles: name of each pool's.
         routers: the router is chosen elsewhere, among several (`optim.compare_routers`).
 
     Raises:
         ConfigError: a key that the choice beside it does not take, one that it needs, or a value out of its domain.
     """
+    num_pools = len(profiles)
     _check_choices(settings, leave_out="router." if routers else None)
     if model == "kimura":
         _check_kimura(settings)
@@ -85,7 +88,9 @@ def simulator_rules(
         process = arrival_process(settings, workload, inputs)
         serving = serving_rules(settings, workload, inputs)
         router = des.LengthRouter() if routers else router_rules(settings, workload, inputs)
-        transfer = transfer_link(settings, num_pools, inputs)
+        if settings.tables.transfer is not None and num_pools != 2:
+            raise settings.error("transfer", f"is for two pools, prefill and decode; the file has {num_pools}")
+        transfer = transfer_link(settings, profiles, inputs)
         failures = failure_rules(settings, inputs)
         schedule = schedule_rows(settings, num_pools, inputs)
     if serving.prefix_cache_blocks == 0 and router.dispatch == "prefix-affinity":

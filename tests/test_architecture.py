@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("jaxsim", "des", "optim")
 OUTSIDE = {"examples", "tests", "benchmarks", "scripts"}
 
-LAWS_AND_DATA = {"physics", "units", "profiles", "workload", "fleet", "power", "_checks", "_ops"}
+LAWS_AND_DATA = {"physics", "kv_transfer", "units", "profiles", "workload", "fleet", "power", "_checks", "_ops"}
 """What the simulator may use of the models: no queueing, occupancy or latency formula, lest it check a formula with
 itself."""
 

@@ -407,7 +407,7 @@ BAD_RULES = [
     ("[router]\npressure = 2.0", ["router.pressure is for kind = 'spillover'; kind is 'length', the default"]),
     ('[router]\nkind = "any"\nknows = "input"', ["router.knows is for kind = 'length'", "kind is 'any'"]),
     ('[router]\ndispatch = "prefix-affinity"', ["router.dispatch 'prefix-affinity' needs a prefix cache"]),
-    ("[transfer]\ngb_per_s = 3", ["transfer.kv_bytes_per_token is required; KV cache of one token"]),
+    ("[transfer]\nkv_bytes_per_token = 3", ["transfer.gb_per_s is required; bandwidth of the link"]),
     (LINK, ["fleet.pools[0].upper_tokens must be left out beside [transfer]"]),
     ("[failures]\nmean_up_hours = 0\nmean_repair_minutes = 1", ["failures.mean_up_hours must be > 0"]),
     ("[failures]\nmean_up_hours = 1\nmean_repair_minutes = 1\n" + ROW.format(0, 0, 1), ["failures must be left out"]),

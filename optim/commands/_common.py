@@ -41,7 +41,9 @@ Rate = Annotated[float | None, typer.Option(help="Requests per second.")]
 TtftMs = Annotated[float | None, typer.Option("--ttft-p99-ms", help="Objective on P99 time to first token.")]
 TpotMs = Annotated[float | None, typer.Option("--tpot-p99-ms", help="Objective on P99 time per output token.")]
 Model = Annotated[str | None, typer.Option(help="step (default) or kimura (reference model).")]
-Profiles = Annotated[list[str] | None, typer.Option("--profile", help="Preset or path of a profile.toml; repeatable.")]
+Profiles = Annotated[
+    list[str] | None, typer.Option("--profile", help="Preset, MODEL@GPU or path of a profile.toml; repeatable.")
+]
 MaxPools = Annotated[int | None, typer.Option(help="Pools allowed, 1 to 6.")]
 MaxContext = Annotated[float | None, typer.Option(help="Longest request, tokens.")]
 LongRequests = Annotated[str | None, typer.Option(help="Above max-context: reject or truncate.")]
@@ -82,6 +84,9 @@ _PARAMETERS = {
     "tpot_p99_ms": "slo.tpot_p99_ms",
     "profile": "fleet.profiles",
     "max_pools": "fleet.max_pools",
+    "link_gb_per_s": "transfer.gb_per_s",
+    "link_latency_ms": "transfer.latency_ms",
+    "kv_bytes_per_token": "transfer.kv_bytes_per_token",
     "max_context": "fleet.max_context",
     "long_requests": "fleet.long_requests",
     "model": "fleet.model",

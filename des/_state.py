@@ -240,6 +240,7 @@ class State(NamedTuple):
     event_s: np.ndarray  # winner tree of each replica's next event
     totals: np.ndarray  # pools x windows
     window: np.ndarray  # start and end of the measured time, seconds a window
+    levels: np.ndarray  # pools x running requests: seconds of steps with so many
     gaps: np.ndarray  # histogram of the gaps between tokens; empty where it is not asked for
     timeline: np.ndarray
     scratch: np.ndarray  # room to sort slots

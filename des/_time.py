@@ -35,6 +35,7 @@ def account(state, rep, start, end, steps, blocks):
     stop = min(end, state.window[1])
     if begin >= stop:
         return
+    state.levels[rep["pool"], rep["active"]] += stop - begin
     last = min(int((stop - origin) / width), state.totals.shape[1] - 1)
     for cell in range(int((begin - origin) / width), last + 1):
         part = min(stop, origin + (cell + 1) * width) - max(begin, origin + cell * width)

@@ -169,6 +169,7 @@ class Experiment:
             offered_steps=steps,
             replica_s=accepting_s(timeline, self.pool_of_replica, len(self.fleet.replicas), *window),
             totals=totals.windows,
+            levels=totals.levels,
             gaps=totals.gaps if self.setting.gaps else None,
             drawn=parts[0] if parts and self.setting.keep == "requests" else None,
         )

@@ -67,9 +67,16 @@ class Rules:
 
 
 class Totals(NamedTuple):
-    """What the loop counts beside the requests: `_state.TOTAL` per pool and window, gaps between tokens per pool."""
+    """What the loop counts beside the requests.
+
+    Attributes:
+        windows: `_state.TOTAL`, pools x windows.
+        levels: seconds of steps with 0, 1, 2, ... running requests, pools x numbers.
+        gaps: counts of the gaps between tokens, pools x bins.
+    """
 
     windows: np.ndarray
+    levels: np.ndarray
     gaps: np.ndarray
 
 
@@ -121,7 +128,7 @@ def play(
     left = int(state.now[0]["outstanding"])
     if left:
         raise RuntimeError(f"{left} requests wait for a replica that never comes up; let the timeline end with one")
-    return Totals(state.totals, state.gaps)
+    return Totals(state.totals, state.levels, state.gaps)
 
 
 def _drain(state: _state.State, sink: Sink) -> None:
@@ -279,6 +286,7 @@ def _start(
         event_s=tree(len(pool)),
         totals=np.zeros((num_pools, windows), dtype=_state.TOTAL),
         window=window,
+        levels=np.zeros((num_pools, int(_stretch(fleet).max(initial=0)) + 1)),
         gaps=np.zeros((num_pools, _gaps.NUM_BINS if gaps else 0)),
         timeline=_plain(rules.timeline, _state.TIMELINE),
         scratch=np.zeros(FIRST_SLOTS, dtype=np.int64),

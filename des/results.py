@@ -34,6 +34,7 @@ class Replication:
         offered_steps: steps that a second of arrivals asks for, per pool.
         replica_s: replica-seconds of it in which a pool's replicas took requests.
         totals: see `des._state.TOTAL`; pools x stretches of the window.
+        levels: seconds of steps with 0, 1, 2, ... running requests, pools x numbers.
         gaps: counts of the gaps between tokens, pools x bins; None unless asked for.
         drawn: the whole stream, where requests are kept.
     """
@@ -48,6 +49,7 @@ class Replication:
     offered_steps: Float[np.ndarray, " pools"]
     replica_s: Float[np.ndarray, " pools"]
     totals: np.ndarray
+    levels: Float[np.ndarray, "pools numbers"]
     gaps: Float[np.ndarray, "pools bins"] | None
     drawn: tuple | None
 
@@ -193,6 +195,18 @@ class PoolResult(Latencies):
 
     def _sample(self, metric: str) -> Sample:
         return _sample(self.replications, metric, self.index, unbounded=self.overloaded)
+
+    @property
+    def active_share(self) -> Float[np.ndarray, " numbers"]:
+        """Share of the time of one replica, while it takes requests, in which 0, 1, 2, ... of them run; sums to 1.
+
+        A replica that is taken out of service and still ends its requests counts for that time too.
+        """
+        running = np.sum([run.levels[self.index] for run in self.replications], axis=0)
+        up = sum(float(run.replica_s[self.index]) for run in self.replications)
+        running[0] += max(up - running.sum(), 0.0)
+        whole = running.sum()
+        return running / whole if whole > 0 else np.full_like(running, np.nan)
 
     def _gaps(self) -> list[Float[np.ndarray, " bins"]]:
         return [run.gaps[self.index] for run in self.replications if run.gaps is not None]

@@ -132,3 +132,25 @@ def test_reserved_blocks_over_time_are_those_of_the_table():
         held = np.clip(np.minimum(table["end_s"], until) - np.maximum(table["admit_s"], since), 0.0, None) @ blocks
         assert series.blocks[0, i] * series.width_s == pytest.approx(held, rel=1e-9)
     assert result.pools[0].kv_utilization == pytest.approx(series.blocks.mean() / 16384, rel=1e-9)
+
+
+def test_active_share_is_the_time_at_each_number_running():
+    """Against the requests' own times: who is admitted and not ended runs. Its mean is `mean_active`."""
+    result = run(fleet(2), rate=30.0, num_requests=4_000)
+    pool = result.pools[0]
+    share = pool.active_share
+    assert share.sum() == pytest.approx(1.0) and (share >= 0).all()
+    assert 2 * (share @ np.arange(len(share))) == pytest.approx(pool.mean_active, rel=1e-9)
+    table = result.requests_table()
+    since, until = window(result)
+    seconds = np.zeros(len(share))
+    for replica in (0, 1):
+        rows = table["replica"] == replica
+        for replication in np.unique(table["replication"]):
+            these = rows & (table["replication"] == replication)
+            instants = np.concatenate([table["admit_s"][these], table["end_s"][these], [since, until]])
+            change = np.repeat([1, -1, 0], [these.sum(), these.sum(), 2])
+            order = np.argsort(instants, kind="stable")
+            level, edges = np.cumsum(change[order]), np.clip(instants[order], since, until)
+            np.add.at(seconds, level[:-1], np.diff(edges))
+    np.testing.assert_allclose(share, seconds / seconds.sum(), atol=2e-3)

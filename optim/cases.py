@@ -10,12 +10,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxsim.evaluate import Metrics, PoolDemand, Tables, metrics, pool_demands, pool_law, pool_laws, tabulate
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
-from jaxsim.workload import Workload
+from jaxsim.workload import LengthTable, Workload
 from optim._compile import program
 from optim.problem import PlanProblem
 from optim.sizing import Size, Targets, excess, required_replicas
@@ -54,9 +54,16 @@ class Case(eqx.Module):
         return FleetDesign(self.profile, replicas, upper, upper)
 
     def sizes(self, upper: Float[Array, " pools"], *, model: str, relaxed: bool) -> Size:
-        """Replicas of each pool for these thresholds."""
+        """Replicas of each pool for these thresholds; infeasible where a request exceeds the KV cache of a replica."""
         demands = pool_demands(self.design(jnp.ones_like(upper), upper), self.tables, self.rate, model=model)
-        return jax.vmap(lambda d, t: required_replicas(d, t, relaxed=relaxed))(demands, self.targets)
+        size = jax.vmap(lambda d, t: required_replicas(d, t, relaxed=relaxed))(demands, self.targets)
+        over = jnp.where(self.beyond_cache(upper)[:, None], jnp.inf, size.excess)
+        return Size(size.replicas, over)
+
+    def beyond_cache(self, upper: Float[Array, " pools"]) -> Bool[Array, " pools"]:
+        """Whether a pool is sent requests that exceed the KV cache of one replica."""
+        lower = jnp.concatenate([jnp.zeros_like(upper[:1]), upper[:-1]])
+        return jax.vmap(beyond_cache)(self.tables.lengths, self.profile, lower, upper)
 
     def with_targets(self, ttft_s: np.ndarray, tpot_s: np.ndarray) -> Case:
         """The case with other targets per pool, seconds."""
@@ -72,6 +79,16 @@ class Case(eqx.Module):
         """Price of real-valued sizes: at least one replica where there are requests."""
         engines = jnp.where(size.replicas > 0, jnp.maximum(size.replicas, 1.0), 0.0)
         return (engines * jnp.asarray(self.profile.usd_per_hour)).sum()
+
+
+def beyond_cache(lengths: LengthTable, profile: Profile, lower: Scalar, upper: Scalar) -> Bool[Array, ""]:
+    """Whether a request of lower < total <= upper exceeds the KV cache of one replica."""
+    least = jnp.maximum(lower, jnp.minimum(jnp.asarray(profile.kv_tokens), upper))
+    return lengths.between(least, upper)[0] > _EMPTY_SHARE
+
+
+_EMPTY_SHARE = 1e-9
+"""Share of the requests below which it is rounding noise."""
 
 
 class Choice(NamedTuple):
@@ -144,7 +161,8 @@ def _margins(case: Case, upper: Array, replicas: Array, *, model: str) -> tuple[
 
     def one(thresholds: Array, engines: Array) -> tuple[Array, Array]:
         demands = pool_demands(case.design(engines, thresholds), case.tables, case.rate, model=model)
-        return jax.vmap(pool)(demands, case.targets, engines)
+        over, load = jax.vmap(pool)(demands, case.targets, engines)
+        return jnp.where(case.beyond_cache(thresholds)[:, None], jnp.inf, over), load
 
     return jax.vmap(one)(upper, replicas)
 
@@ -155,30 +173,30 @@ def _tables(workload: Workload, profile: Profile, *, model: str) -> Tables:
 
 
 def cases(problem: PlanProblem, *, num_pools: int) -> tuple[Choice, ...]:
-    """Choices of hardware for the pools, leaving out profiles that cannot hold the longest request.
+    """Every choice of hardware for the pools; a pool that cannot hold its longest request is infeasible (`Case.sizes`).
 
     Args:
         problem: what to serve; its SLO is every pool's target.
         num_pools: pools of each case; a design may leave some empty.
     """
-    totals = np.asarray(problem.limited.total_tokens)
-    fitting = [p for p in problem.profiles if problem.fits(p)]
-    slo = problem.slo
+    return tuple(choice_of(problem, profiles) for profiles in product(problem.profiles, repeat=num_pools))
+
+
+def choice_of(problem: PlanProblem, profiles: tuple[Profile, ...]) -> Choice:
+    """One choice of hardware, a profile for each pool."""
+    slo, num_pools = problem.slo, len(profiles)
     tpot = np.inf if slo.tpot_p99_s is None else slo.tpot_p99_s
     targets = Targets(*(jnp.asarray(np.full(num_pools, value)) for value in (slo.ttft_p99_s, tpot)))
-    choices = []
-    for profiles in product(fitting, repeat=num_pools):
-        stacked = Profile.stack(profiles).unnamed()
-        case = Case(
-            profile=stacked,
-            tables=_tables(problem.limited, stacked, model=problem.model),
-            rate=jnp.asarray(problem.rate, dtype=float),
-            targets=targets,
-            shortest=jnp.asarray(float(totals[0])),
-            longest=jnp.asarray(problem.context),
-        )
-        choices.append(Choice(profiles, case))
-    return tuple(choices)
+    stacked = Profile.stack(profiles).unnamed()
+    case = Case(
+        profile=stacked,
+        tables=_tables(problem.limited, stacked, model=problem.model),
+        rate=jnp.asarray(problem.rate, dtype=float),
+        targets=targets,
+        shortest=jnp.asarray(float(np.asarray(problem.limited.total_tokens)[0])),
+        longest=jnp.asarray(problem.context),
+    )
+    return Choice(profiles, case)
 
 
 def without_empty_pools(

@@ -1,4 +1,4 @@
-"""plan: relax -> round -> verify, and again with a corrected model where the simulator disagrees."""
+"""plan: search -> verify, and again with a corrected model where the simulator disagrees."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,22 +15,11 @@ import des
 from jaxsim._checks import require_x64
 from jaxsim.evaluate import Metrics
 from jaxsim.fleet import FleetDesign
-from jaxsim.profiles import Profile
 from optim.binding import Binding, binding
-from optim.cases import (
-    IDLE_RATE,
-    Case,
-    Choice,
-    case_metrics,
-    cases,
-    margins,
-    sized_designs,
-    without_empty_pools,
-)
+from optim.cases import margins, sized_designs
 from optim.diagnose import Infeasible, Reason, infeasible
 from optim.problem import PlanProblem
-from optim.relax import relax
-from optim.rounding import Certificate, Rounded, certificate, round_plan
+from optim.search import Certificate, Proposal, Search
 from optim.sensitivity import Sensitivities, sensitivities
 from optim.verify import Correction, Verification, verify
 
@@ -49,25 +37,6 @@ class PlanStatus(Enum):
     UNVERIFIED = "plan found; the simulator was not asked"
     INFEASIBLE = "no plan meets the objectives"
     REFUSED = "the simulator said no to every candidate"
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A whole design that the model holds for feasible, with what the model says of it.
-
-    Attributes:
-        profiles, case, padded: as searched, with empty pools.
-        pools: places of the pools with requests among the padded ones.
-        design, analytic: the pools with requests.
-    """
-
-    profiles: tuple[Profile, ...]
-    case: Case
-    padded: FleetDesign
-    pools: tuple[int, ...]
-    design: FleetDesign
-    analytic: Metrics
-    usd_per_hour: float
 
 
 @dataclass(frozen=True)
@@ -135,60 +104,59 @@ def plan(
         Plan; infeasibility and the simulator's refusal are statuses, not exceptions.
     """
     require_x64()
-    choices = cases(problem, num_pools=problem.max_pools)
+    search = Search(problem)
     with ThreadPoolExecutor(2) as threads:  # what comes later compiles, or loads, meanwhile
-        if choices:
-            threads.submit(_warm_up, choices[0].case, problem.model)
+        threads.submit(_warm_up, search)
         if simulate:
             threads.submit(des.prepare)
-        if reasons := infeasible(problem, choices):
-            return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=reasons)
-        rounds = tuple(_rounds(problem, choices, seed, precision, simulate, progress))
+        rounds = tuple(_rounds(search, seed, precision, simulate, progress))
     if not rounds:
-        return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=(_no_split(),))
+        reasons = infeasible(problem, search.single) or (_no_split(),)
+        return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=reasons)
     if (cap := _over_cap(problem, rounds[0].proposal)) is not None:
         return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=(cap,), rounds=rounds)
     return _conclude(problem, seed, rounds, simulate)
 
 
 def _rounds(
-    problem: PlanProblem,
-    choices: tuple[Choice, ...],
+    search: Search,
     seed: int,
     precision: float,
     simulate: bool,
     progress: Progress,
 ) -> Iterator[Round]:
     """Propose, verify, correct; until nothing cheaper is possible, nothing new comes up or the rounds are used up."""
+    problem = search.problem
     correction = Correction.none(problem.max_pools)
     tried: dict[tuple[object, ...], bool] = {}
     bracket = _Bracket(failed=None, met=None)
     for number in range(1, MAX_ROUNDS + 1):
         progress(f"round {number}: searching thresholds and sizes")
-        if (fresh := _fresh(problem, choices, correction, bracket, tried)) is None:
+        if (fresh := _fresh(search, correction, bracket, tried)) is None:
             return
         used, proposal = fresh
         over_cap = _over_cap(problem, proposal) is not None
         if over_cap and number > 1:
             return  # the last refusal stands: what might satisfy the simulator is above the cap
         if over_cap or not simulate:
-            yield Round(used, proposal, None, _certificate(problem, choices, used, proposal))
+            yield Round(used, proposal, None, search.certificate(used, proposal.usd_per_hour))
             return
         progress(f"round {number}: simulating {_words(proposal.design)}")
         verdict = verify(proposal.design, problem, analytic=proposal.analytic, seed=seed, precision=precision)
         tried[_key(proposal.design)] = verdict.slo_met
         bracket = bracket._replace(met=used) if verdict.slo_met else bracket._replace(failed=used)
-        idle = _idle(problem, proposal).pools
+        idle = search.idle(proposal).pools
         correction = used.updated(proposal.pools, verdict, proposal.analytic.pools, idle)
         progress(f"round {number}: proving a bound")
-        proof = _certificate(problem, choices, correction, proposal)
+        proof = search.certificate(correction, proposal.usd_per_hour)
         yield Round(used, proposal, verdict, proof)
         if verdict.slo_met and proof.gap <= 0.0:
             return
 
 
-def _warm_up(case: Case, model: str) -> None:
+def _warm_up(search: Search) -> None:
     """Build the programs that follow the search."""
+    case, model = search.choice((0,) * search.problem.max_pools).case, search.problem.model
     upper, ones = np.full((1, case.num_pools), float(case.longest)), np.ones((1, case.num_pools))
     sized_designs(case, upper, model=model)
     margins(case, upper, ones, model=model)
@@ -203,14 +171,13 @@ class _Bracket(NamedTuple):
 
 
 def _fresh(
-    problem: PlanProblem,
-    choices: tuple[Choice, ...],
+    search: Search,
     learned: Correction,
     bracket: _Bracket,
     tried: dict[tuple[object, ...], bool],
 ) -> tuple[Correction, Proposal] | None:
     """A proposal not tried yet: with what was learned, else with a correction between the last no and the last yes."""
-    proposal = propose(problem, choices, learned)
+    proposal = search.propose(learned)
     if proposal is not None and _key(proposal.design) not in tried:
         return learned, proposal
     failed, met = bracket
@@ -218,7 +185,7 @@ def _fresh(
         if failed is None or met is None:
             return None
         middle = failed.between(met)
-        proposal = propose(problem, choices, middle)
+        proposal = search.propose(middle)
         if proposal is None or tried.get(_key(proposal.design), False):
             met = middle
         elif _key(proposal.design) in tried:
@@ -226,55 +193,6 @@ def _fresh(
         else:
             return middle, proposal
     return None
-
-
-def propose(problem: PlanProblem, choices: tuple[Choice, ...], correction: Correction) -> Proposal | None:
-    """The cheapest design by the corrected model over all choices of hardware; None where there is none.
-
-    One within the cap on GPUs is preferred to a cheaper one above it.
-    """
-    best: tuple[Choice, Rounded] | None = None
-    least = (True, np.inf)
-    for profiles, case in choices:
-        targeted = _targeted(problem, case, correction)
-        _, upper = relax(targeted, model=problem.model)
-        rounded = round_plan(targeted, np.asarray(upper), model=problem.model)
-        if rounded is None:
-            continue
-        over_cap = _gpus(rounded.replicas, targeted.profile) > _cap(problem)
-        if (over_cap, rounded.usd_per_hour) < (least[0], least[1] - 1e-9):
-            best, least = (Choice(profiles, targeted), rounded), (over_cap, rounded.usd_per_hour)
-    return None if best is None else _proposal(problem, *best)
-
-
-def _proposal(problem: PlanProblem, choice: Choice, rounded: Rounded) -> Proposal:
-    replicas, upper = rounded.replicas, rounded.upper_tokens
-    figures = case_metrics(choice.case, jnp.asarray(replicas), jnp.asarray(upper), model=problem.model)
-    design, analytic, pools = without_empty_pools(choice.profiles, replicas, upper, figures)
-    padded = choice.case.design(jnp.asarray(replicas), jnp.asarray(upper))
-    return Proposal(choice.profiles, choice.case, padded, pools, design, analytic, rounded.usd_per_hour)
-
-
-def _targeted(problem: PlanProblem, case: Case, correction: Correction) -> Case:
-    return case.with_targets(*correction.targets(problem.slo))
-
-
-def _idle(problem: PlanProblem, proposal: Proposal) -> Metrics:
-    """The model's figures of the proposal without load."""
-    replicas, upper = np.asarray(proposal.padded.replicas), np.asarray(proposal.padded.upper_tokens)
-    quiet = eqx.tree_at(lambda c: c.rate, proposal.case, jnp.asarray(IDLE_RATE))
-    figures = case_metrics(quiet, jnp.asarray(replicas), jnp.asarray(upper), model=problem.model)
-    return without_empty_pools(proposal.profiles, replicas, upper, figures)[1]
-
-
-def _certificate(
-    problem: PlanProblem, choices: tuple[Choice, ...], correction: Correction, proposal: Proposal
-) -> Certificate:
-    """The lowest bound over all choices of hardware, under the corrected model."""
-    proofs = (
-        certificate(_targeted(problem, c.case, correction), proposal.usd_per_hour, model=problem.model) for c in choices
-    )
-    return min(proofs, key=lambda proof: proof.lower_bound_usd_per_hour)
 
 
 def _conclude(problem: PlanProblem, seed: int, rounds: tuple[Round, ...], simulate: bool) -> Plan:
@@ -300,22 +218,13 @@ def _conclude(problem: PlanProblem, seed: int, rounds: tuple[Round, ...], simula
     )
 
 
-def _gpus(replicas: Any, profile: Profile) -> float:
-    return float(np.sum(np.asarray(replicas) * np.asarray(profile.gpus_per_replica)))
-
-
-def _cap(problem: PlanProblem) -> float:
-    return np.inf if problem.max_gpus is None else problem.max_gpus
-
-
 def _over_cap(problem: PlanProblem, proposal: Proposal) -> Reason | None:
-    gpus = _gpus(proposal.design.replicas, proposal.design.profile)
-    if gpus <= _cap(problem):
+    if problem.max_gpus is None or proposal.gpus <= problem.max_gpus:
         return None
     return Reason(
         Infeasible.GPU_CAP,
-        f"the least-cost fleet needs {gpus:.0f} GPUs, above the cap of {problem.max_gpus}; raise max_gpus, relax the "
-        "SLO or lower the rate",
+        f"the least-cost fleet needs {proposal.gpus:.0f} GPUs, above the cap of {problem.max_gpus}; raise max_gpus, "
+        "relax the SLO or lower the rate",
     )
 
 

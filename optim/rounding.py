@@ -1,4 +1,4 @@
-"""From the relaxation to integers: whole replicas, thresholds on token boundaries, and a certificate.
+"""From the relaxation to integers: whole replicas, and thresholds on token boundaries.
 
 For whole sizes of all pools but the last, longer thresholds only help the last pool, so each pool in turn is
 filled: its threshold is the longest that its replicas can serve (found by bisection over tokens). The last pool
@@ -9,7 +9,7 @@ with the most slack.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import product
 
 import numpy as np
 
@@ -20,8 +20,6 @@ _LOCAL_OPTIMA = 3
 _BOX = {1: 1, 2: 33, 3: 81, 4: 125, 5: 81, 6: 243}
 """Candidates around a relaxed optimum, by pools; for two pools a window of sizes, beyond that the +-1 box or more."""
 _SLOT_EDGES = 10
-_GRID = 256
-"""Designs at which the certificate evaluates the relaxation."""
 _BISECTIONS = 24
 
 
@@ -34,15 +32,6 @@ class Rounded:
     relaxed_replicas: np.ndarray
     usd_per_hour: float
     worst_excess: float
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """A lower bound on the cost of any plan, and how far the plan is above it (share of the plan's cost)."""
-
-    lower_bound_usd_per_hour: float
-    gap: float
-    method: str
 
 
 def round_plan(case: Case, relaxed_upper: np.ndarray, *, model: str) -> Rounded | None:
@@ -74,31 +63,6 @@ def best_of(case: Case, upper: np.ndarray, *, model: str) -> Rounded | None:
     slack = margins(case, upper[cheapest], replicas[cheapest], model=model).excess.max(axis=(1, 2))
     at = cheapest[slack.argmin()]
     return Rounded(replicas[at], upper[at], sized.replicas[at], float(price[at]), float(slack.min()))
-
-
-def certificate(case: Case, best_usd_per_hour: float, *, model: str) -> Certificate:
-    """Evaluate the relaxation over a grid of thresholds; where all replicas cost the same, bound in whole ones."""
-    upper = _threshold_grid(case)
-    sized = sized_designs(case, upper, model=model, relaxed=True)
-    possible = sized.relaxed_usd_per_hour[sized.feasible]
-    bound = float(possible.min()) if possible.size else best_usd_per_hour
-    prices = np.asarray(case.profile.usd_per_hour)
-    if np.all(prices == prices[0]) and prices[0] > 0:
-        bound = float(np.ceil(bound / prices[0] * (1.0 - 1e-6)) * prices[0])
-    bound = min(bound, best_usd_per_hour)
-    gap = 0.0 if best_usd_per_hour == 0 else 1.0 - bound / best_usd_per_hour
-    return Certificate(bound, gap, f"relaxation at {len(upper)} thresholds, whole replicas")
-
-
-def _threshold_grid(case: Case) -> np.ndarray:
-    """Ascending thresholds on a log grid, every combination, with empty pools at both ends."""
-    cuts = case.num_pools - 1
-    longest = float(case.longest)
-    if cuts == 0:
-        return np.array([[longest]])
-    per_cut = {1: _GRID, 2: 45, 3: 18, 4: 12, 5: 10}[cuts]
-    line = np.unique(np.floor(np.geomspace(max(float(case.shortest) - 1.0, 1.0), longest, per_cut)))
-    return np.array([[*cut, longest] for cut in combinations(line, cuts)])
 
 
 def _single_pools(case: Case) -> np.ndarray:

@@ -19,11 +19,13 @@ from optim.diagnose import Infeasible, infeasible
 from optim.plan import PlanStatus
 from optim.problem import SLO
 from optim.rounding import Rounded
+from optim.search import Search
 from optim.sensitivity import sensitivities
 from optim.sizing import whole_replicas
 from optim.verify import Correction, PoolVerdict, judge, verify
 
 planner = sys.modules["optim.plan"]  # the package exports a function of that name
+searcher = sys.modules["optim.search"]
 
 RATE = 300.0
 OBJECTIVE = SLO(ttft_p99_s=0.04, tpot_p99_s=0.05)
@@ -166,9 +168,9 @@ def test_a_cap_on_gpus_is_met_by_dearer_ones_where_those_fit(monkeypatch, cap, n
         number = np.array([0.0, 9.0 if prices[1] < 1.0 else 3.0])
         return Rounded(number, np.array([1.0, asked.context]), number, float(number @ prices), -1.0)
 
-    monkeypatch.setattr(planner, "relax", lambda case, *, model: (np.zeros(1), np.zeros((1, 2))))
-    monkeypatch.setattr(planner, "round_plan", sizes)
-    proposal = planner.propose(asked, cases(asked, num_pools=2), Correction.none(2))
+    monkeypatch.setattr(searcher, "relax", lambda case, *, model: (np.zeros(1), np.zeros((1, 2))))
+    monkeypatch.setattr(searcher, "round_plan", sizes)
+    proposal = Search(asked).propose(Correction.none(2))
     assert proposal.design.profile.name == (name,)
     assert proposal.design.replicas.tolist() == [replicas]
 
@@ -183,9 +185,9 @@ def test_every_profile_says_why_it_cannot():
 def test_one_profile_that_can_is_enough():
     """A100 steps take 8 ms, above this objective, so they are no reason while H100s meet it."""
     asked = problem(profiles=(A100, H100), slo=SLO(0.5, 0.007))
-    assert infeasible(asked, cases(asked, num_pools=2)) == ()
+    assert infeasible(asked, Search(asked).single) == ()
     alone = problem(profiles=(A100,), slo=SLO(0.5, 0.007))
-    (reason,) = infeasible(alone, cases(alone, num_pools=2))
+    (reason,) = infeasible(alone, Search(alone).single)
     assert reason.kind is Infeasible.STEP
 
 

@@ -9,12 +9,11 @@ from fleets import problem
 
 import optim
 from optim._compile import program
-from optim.cases import cases
 from optim.problem import SLO
+from optim.search import Search
 from optim.verify import Correction
 
 whatif_module = sys.modules["optim.whatif"]  # the package exports a function of that name
-planner = sys.modules["optim.plan"]
 
 RATES = np.array([0.5, 40.0, 900.0])
 OBJECTIVES = np.array([0.001, 0.06, 0.5])
@@ -70,7 +69,7 @@ def test_costs_are_those_that_the_planner_proposes(grid):
     """The planner also fits thresholds to whole sizes: it saves at most the rounding up of each of two pools."""
     for i, j in ((0, 1), (1, 2), (2, 1), (2, 2)):
         asked = problem(rate=float(RATES[i]), slo=SLO(float(OBJECTIVES[j]), 0.05))
-        proposal = planner.propose(asked, cases(asked, num_pools=2), Correction.none(2))
+        proposal = Search(asked).propose(Correction.none(2))
         assert proposal.usd_per_hour <= grid.usd_per_hour[i, j] <= proposal.usd_per_hour + 2 * 4.02 + 1e-9
 
 

@@ -27,10 +27,16 @@ AlphaBw = Annotated[float | None, typer.Option(help="Share of peak bandwidth tha
 CpuTimeMs = Annotated[float | None, typer.Option(help="What the engine adds to a step beside the GPU; 3 ms.")]
 NoAllReduce = Annotated[bool, typer.Option("--no-all-reduce", help="Leave the all-reduces out.")]
 Price = Annotated[float | None, typer.Option("--usd-per-gpu-hour", help="Your price; the middle of the range.")]
+Source = Annotated[
+    str | None, typer.Option("--from", metavar="SOURCE", help="aiconfigurator: a profile by its step times.")
+]
+Names = Annotated[list[str] | None, typer.Argument(metavar="[MODEL SYSTEM BACKEND]", help="With --from: of what.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the profile to this TOML file.")]
 
 
 def profiles(
+    names: Names = None,
+    source: Source = None,
     build: Build = None,
     gpu: Gpu = None,
     tp: Tp = None,
@@ -50,10 +56,12 @@ def profiles(
 ) -> None:
     """Presets, GPUs, models and workloads, each with its source; with --build, a profile of a model on a GPU.
 
-    A built profile is a roofline from datasheets, not measured. Exit status with --build: 0 it fits and is printed
-    or written, 2 bad input, 3 a request of --max-context does not fit.
+    A built profile is a roofline from datasheets, not measured. With --from aiconfigurator MODEL SYSTEM BACKEND, such
+    as llama-3.1-8b h200_sxm vllm, its law is fitted to step times that aiconfigurator adds up from measured kernels.
+    Exit status of both: 0 it fits and is printed or written, 2 bad input, 3 (--build) --max-context does not fit.
     """
     asked = {
+        "--build": build,
         "--gpu": gpu,
         "--tp": tp,
         "--pp": pp,
@@ -69,6 +77,19 @@ def profiles(
         "--usd-per-gpu-hour": usd_per_gpu_hour,
         "--out": out,
     }
+    if source is not None or names:
+        _check_source(source, names or [], asked)
+        settings = {
+            "tp": tp,
+            "kv_dtype": kv_dtype,
+            "cpu_time_s": None if cpu_time_ms is None else cpu_time_ms / 1e3,
+            "max_num_seqs": max_num_seqs,
+            "chunk_tokens": chunk_tokens,
+            "gpu_memory_utilization": gpu_memory_utilization,
+            "usd_per_gpu_hour": usd_per_gpu_hour,
+        }
+        _from_aiconfigurator(names or [], _given(settings), as_json, out)
+        return
     if build is None:
         if used := [flag for flag, value in asked.items() if value is not None]:
             common.fail(f"{', '.join(used)} only with --build MODEL, such as --build llama-3.1-8b --gpu h100-sxm")
@@ -94,6 +115,49 @@ def profiles(
         "usd_per_gpu_hour": usd_per_gpu_hour,
     }
     _build(build, gpu, _given(layout), _given(engine), max_context, as_json, out)
+
+
+SOURCES = ("aiconfigurator",)
+ONLY_BUILT = ("--build", "--gpu", "--pp", "--weight-dtype", "--max-context", "--alpha-bw", "--no-all-reduce")
+"""Flags that a profile by measured steps has no use for."""
+
+
+def _check_source(source: str | None, names: list[str], asked: dict[str, Any]) -> None:
+    if source not in SOURCES:
+        given = f"--from {source}" if source is not None else " ".join(names)
+        common.fail(f"{given}: expected --from aiconfigurator MODEL SYSTEM BACKEND, or --build MODEL")
+    if len(names) != 3:
+        common.fail(
+            f"--from aiconfigurator takes MODEL SYSTEM BACKEND, got {' '.join(names) or 'nothing'}; such as "
+            "llama-3.1-8b h200_sxm vllm"
+        )
+    if used := [flag for flag in ONLY_BUILT if asked[flag] is not None]:
+        common.fail(f"{', '.join(used)} not with --from aiconfigurator, which has a model's own format and kernels")
+
+
+def _from_aiconfigurator(names: list[str], settings: dict[str, Any], as_json: bool, out: Path | None) -> None:
+    from jaxsim.aiconfigurator import aiconfigurator_profile
+    from optim.documents import document, profile_entry, to_json
+    from optim.profile_file import profile_toml
+
+    model, system, backend = names
+    with common.clean_errors():
+        built = aiconfigurator_profile(model, system, backend, **settings)
+    if out is not None:
+        _write(out, profile_toml(built))
+    if as_json:
+        common.show_json(to_json(document("profile", "ok", message=built.source) | {"profile": profile_entry(built)}))
+    elif out is None:
+        common.show_json(profile_toml(built).rstrip())
+    else:
+        common.show(f"{built.source}.", f"Written to {out}.")
+
+
+def _write(out: Path, text: str) -> None:
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        common.fail(f"--out {out}: cannot be written ({error.strerror}); give the path of a file")
 
 
 def _given(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -148,10 +212,7 @@ def _build(
         capacity = kv_capacity(spec, gpu, max_context=max_context, **layout)
         built = roofline(spec, gpu, **layout, **engine) if capacity.fits else None
     if built is not None and out is not None:
-        try:
-            out.write_text(profile_toml(built), encoding="utf-8")
-        except OSError as error:
-            common.fail(f"--out {out}: cannot be written ({error.strerror}); give the path of a file")
+        _write(out, profile_toml(built))
     if as_json:
         doc = document("profile", "ok" if capacity.fits else "infeasible", message=capacity.reason)
         doc["profile"] = None if built is None else profile_entry(built)

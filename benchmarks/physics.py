@@ -169,9 +169,10 @@ def roofline_figures(group: Group) -> dict[str, float]:
 
 
 def roofline_prefill_figures(group: Group) -> dict[str, float]:
-    """Of whole prompts in one step."""
-    errors = roofline_error(group, Switches())
-    return {"error": PERCENT * errors.mean, "bias": PERCENT * errors.bias}
+    """Of whole prompts in one step: the error with all terms, its sign, and without activations."""
+    errors, without = (roofline_error(group, Switches(activations=on)) for on in (True, False))
+    found = {"error": PERCENT * errors.mean, "error.without_activations": PERCENT * without.mean}
+    return found | {"bias": PERCENT * errors.bias}
 
 
 class Section(NamedTuple):
@@ -269,6 +270,23 @@ def show(section: Section, found: list[Fitted]) -> None:
     console().print(table)
 
 
+IN_DOCUMENT = ("decode", "prefill", "roofline", "roofline_prefill")
+"""Sections whose groups a document lists."""
+
+
+def markdown(section: Section, found: list[Fitted]) -> None:
+    """The same for a document."""
+    names = list(found[0].figures)
+    print(f"\n{section.name}: mean absolute relative error of each group, %\n")
+    print("| group | " + " | ".join(name.replace(".", " ").replace("_", " ") for name in names) + " |")
+    print("| --- |" + " ---: |" * len(names))
+    lines = [(each.group.name, [each.figures[name] for name in names]) for each in found]
+    for statistic, function in STATISTICS.items():
+        lines.append((f"**{statistic}**", [float(function([each.figures[n] for each in found])) for n in names]))
+    for name, values in lines:
+        print(f"| {name} | " + " | ".join(f"{value:.1f}" for value in values) + " |")
+
+
 def show_rows(title: str, found: list[Row]) -> None:
     """A short table for people."""
     table = Table(title=title, title_justify="left")
@@ -283,11 +301,12 @@ def main() -> None:
     """Fit and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON object a line: name, value, unit, target, ok")
+    parser.add_argument("--markdown", action="store_true", help="tables of decode, prefill and roofline for a document")
     parser.add_argument("--quick", action="store_true", help="two groups of each table: a smoke test")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     for section in SECTIONS:
-        if options.quick and not section.quick:
+        if (options.quick and not section.quick) or (options.markdown and section.name not in IN_DOCUMENT):
             continue
         found = fitted_groups(section, quick=options.quick)
         if options.quick:
@@ -295,7 +314,9 @@ def main() -> None:
         if options.json:
             print_json(rows(section, found))
         else:
-            show(section, found)
+            (markdown if options.markdown else show)(section, found)
+    if options.markdown:
+        return
     others = {"batch switches": list(switch_rows())}
     if not options.quick:
         others = {"mixed steps": list(mixed_rows()), **others}

@@ -191,6 +191,11 @@ def _model(name: str) -> ModelSpec:
     return model_from_table(table["config"], name=name, source=source, origin=f"models.toml: {name}")
 
 
+def huggingface_name(name: str) -> str:
+    """The Hugging Face repository of a model."""
+    return str(_model_tables()[_canonical("model", name, _model_tables(), "")]["huggingface"])
+
+
 def published_parameters(name: str) -> tuple[float, float | None, str]:
     """Parameters, active parameters (None for a dense model) and their source, as the publisher states them."""
     table = _model_tables()[_canonical("model", name, _model_tables(), "")]

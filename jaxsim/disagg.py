@@ -225,14 +225,16 @@ def _link(rest: Workload, arrivals: Scalar, link: KvTransfer) -> tuple[tuple[Sca
     mean = float(weight @ moved)
     if mean == 0.0:
         return (jnp.zeros(()), jnp.zeros(())), jnp.zeros(())
-    cv = float(np.sqrt(max(weight @ moved**2 - mean**2, 0.0)) / mean)
+    variance = max(float(weight @ moved**2) - mean**2, 0.0)
+    cv = float(np.sqrt(variance)) / mean
     load = arrivals * mean
     stable = load < 1.0
     wait = mg1_queue_wait(jnp.where(stable, arrivals, 0.0), mean, service_time_cv=cv)
     busy = jnp.where(stable & (load > 0.0), load, 1.0)
     late = wait / busy * jnp.maximum(jnp.log(busy / _LATE), 0.0)
     order = np.argsort(moved)
-    longest = float(moved[order][min(np.searchsorted(np.cumsum(weight[order]), 1.0 - _LATE), len(order) - 1)])
+    at = min(int(np.searchsorted(np.cumsum(weight[order]), 1.0 - _LATE)), len(order) - 1)
+    longest = float(moved[order][at])
     return (jnp.where(stable, late + longest, jnp.inf), jnp.where(stable, wait + mean, jnp.inf)), load
 
 

@@ -192,6 +192,21 @@ def _gpt_oss(config: _Config) -> dict[str, Any]:
     }
 
 
+def _minimax_m2(config: _Config) -> dict[str, Any]:
+    shapes = _llama(config)
+    if config.optional("shared_intermediate_size"):
+        raise config.error("shared_intermediate_size", "0: no experts that every token uses")
+    norms = _query_key_value_size(shapes) - shapes["num_kv_heads"] * shapes["head_dim"]  # of queries and of keys
+    return shapes | {
+        "extra_per_layer": shapes["extra_per_layer"] + (norms if config.flag("use_qk_norm", False) else 0),
+        "num_experts": config.count("num_local_experts"),
+        "experts_per_token": config.count("num_experts_per_tok"),
+        "expert_size": shapes["intermediate_size"],
+        "num_moe_layers": shapes["num_layers"],
+        "has_router_bias": config.flag("use_routing_bias", False),
+    }
+
+
 ARCHITECTURES: dict[str, Callable[[_Config], dict[str, Any]]] = {
     "llama": _llama,
     "mistral": _mistral,
@@ -204,6 +219,7 @@ ARCHITECTURES: dict[str, Callable[[_Config], dict[str, Any]]] = {
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
     "kimi_k2": _deepseek,
+    "minimax_m2": _minimax_m2,
     "gpt_oss": _gpt_oss,
 }
 """Readers by `model_type`."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from jaxsim._checks import invalid, require_non_negative, require_positive
 from jaxsim.catalogue import GpuSpec, gpu_spec, model_spec
 from jaxsim.model_spec import (
+    EXPERT_FORMATS,
     KvBytes,
     ModelSpec,
     WeightFormat,
@@ -137,7 +138,7 @@ def layout(
     if weight_bits is not None:
         require_positive("weight_bits", weight_bits)
         named, bits = f"{weight_bits:g}-bit", WeightFormat(weight_bits, weight_bits, weight_bits)
-    if named == "mxfp4" and not spec.num_experts:
+    if named in EXPERT_FORMATS and not spec.num_experts:
         raise invalid("weight_dtype", named, f"another one, as it packs experts and {spec.name} has none")
     kv_bytes(kv_dtype)
     return Layout(

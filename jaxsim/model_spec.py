@@ -29,13 +29,23 @@ WEIGHT_FORMATS = {
     "bf16": WeightFormat(16.0, 16.0, 16.0),
     "fp16": WeightFormat(16.0, 16.0, 16.0),
     "fp8": WeightFormat(8.0, 8.0, 8.0),
+    "fp8_linear": WeightFormat(8.0, 8.0, 16.0),
     "int8": WeightFormat(8.0, 8.0, 8.0),
     "int4": WeightFormat(4.15625, 4.15625, 16.0),
     "nvfp4": WeightFormat(4.5, 4.5, 16.0),
     "mxfp4": WeightFormat(4.25, 16.0, 16.0),
+    "nvfp4_experts": WeightFormat(4.5, 16.0, 16.0),
+    "int4_experts": WeightFormat(4.5, 16.0, 16.0),
 }
-"""Formats by name. int4: groups of 128 with a 16-bit scale and a 4-bit zero (AWQ, GPTQ). nvfp4: blocks of 16 with
-an 8-bit scale. mxfp4: blocks of 32 with an 8-bit scale, experts only, as gpt-oss ships (its model card)."""
+"""Formats by name. fp8_linear: embedding and head stay in 16 bits, as Qwen, MiniMax and NVIDIA publish theirs (the
+lists of modules not converted in their config.json). int4: groups of 128 with a 16-bit scale and a 4-bit zero (AWQ,
+GPTQ). nvfp4: blocks of 16 with an 8-bit scale. mxfp4: blocks of 32 with an 8-bit scale, experts only, as gpt-oss ships
+(its model card). nvfp4_experts: experts only, as NVIDIA publishes mixture models (config.json of
+nvidia/MiniMax-M2.5-NVFP4); int4_experts: groups of 32 with a 16-bit scale, experts only (config.json of
+moonshotai/Kimi-K2.5)."""
+
+EXPERT_FORMATS = ("mxfp4", "nvfp4_experts", "int4_experts")
+"""Those that leave everything but experts in 16 bits."""
 
 KV_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
 """Bytes of one element of the KV cache."""

@@ -57,7 +57,9 @@ class Load(NamedTuple):
         expert_bytes: all routed experts.
         num_experts, experts_per_token: of one layer; 1 and 1 for a dense model.
         sequence_bytes: activations, logits and windowed KV cache of one sequence.
-        token_flops, prompt_flops: operations of a decoded token and of a prompt token, attention apart.
+        token_flops, prompt_flops: operations of a decoded token and of a prompt token, attention apart; those that do
+            not reach the machine's rate count more.
+        prompt_bytes: activations of a prompt token.
         kv_bytes_per_token: KV cache that a step reads per context token.
         decode_flops_per_token: attention operations of a decoded token per context token.
         prompt_flops_per_pair: attention operations per prompt token and token it attends to.
@@ -75,6 +77,7 @@ class Load(NamedTuple):
     sequence_bytes: Any
     token_flops: Any
     prompt_flops: Any
+    prompt_bytes: Any
     kv_bytes_per_token: Any
     decode_flops_per_token: Any
     prompt_flops_per_pair: Any
@@ -151,9 +154,9 @@ def context_token_s(machine: Machine, load: Load) -> Any:
 def prompt_token_s(machine: Machine, load: Load, base_s: Any, chunk_tokens: Any) -> Any:
     r"""Seconds of compute per prompt token, $p$ of the step law.
 
-    Without experts it is operations over rate, plus the bytes of the all-reduces. A chunk reads (nearly) all
-    experts where a decode step of few sequences reads some; there $p$ is such that the law's
-    $\mathrm{smoothmax}(base, p\,m)$ is right for a full chunk.
+    Without experts it is operations over rate, plus the bytes of activations (kernels that only move them take turns
+    with the products) and of the all-reduces. A chunk reads (nearly) all experts where a decode step of few sequences
+    reads some; there $p$ is such that the law's $\mathrm{smoothmax}(base, p\,m)$ is right for a full chunk.
     """
     compute = compute_s(load.prompt_flops, machine.flops_per_s, machine.alpha_flops)
     dense = load.streamed_bytes + load.expert_bytes * (
@@ -164,7 +167,8 @@ def prompt_token_s(machine: Machine, load: Load, base_s: Any, chunk_tokens: Any)
     experts = minimum(load.expert_bytes, 1.0) * missing / chunk_tokens**order  # none in a dense model
     sums = (compute**order + experts) ** (1.0 / order)
     per_token = all_reduce_s(load.all_reduce_bytes, load.tp, 0.0, machine.all_reduce_bytes_per_s)
-    return (sums + load.all_reduces * per_token) / load.pp
+    moved = stream_s(load.prompt_bytes, machine.bytes_per_s, machine.alpha_bw)
+    return (sums + moved + load.all_reduces * per_token) / load.pp
 
 
 def prompt_pair_s(machine: Machine, load: Load, chunks: Any) -> Any:

@@ -7,7 +7,7 @@ the model says how many replicas its objective needs, the simulator says yes or 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -230,24 +230,24 @@ def disagg(
         raise ValueError("slo.tpot_p99_ms is required for disaggregation: without it nothing sizes the decode pool")
     progress("the best fleet that serves whole requests")
     aggregated = plan(problem, seed=seed, precision=precision, simulate=simulate, progress=progress)
-    known = {
-        "problem": problem,
-        "link": link,
-        "aggregated": aggregated,
-        "rule_of_thumb": rule_of_thumb(problem.rate),
-        "reference": reference_pairs(problem, factors),
-    }
     progress("sizing prefill and decode pools")
     reasons: list[str] = []
+    none = DisaggPlan(
+        status=DisaggStatus.INFEASIBLE,
+        problem=problem,
+        link=link,
+        aggregated=aggregated,
+        advice=_advice(None, aggregated),
+        rule_of_thumb=rule_of_thumb(problem.rate),
+        reference=reference_pairs(problem, factors),
+    )
     candidates = _candidates(problem, link, reasons)
     if candidates is None:
-        advice = _advice(None, aggregated)
-        return DisaggPlan(DisaggStatus.INFEASIBLE, advice=advice, reasons=tuple(reasons), **known)
+        return replace(none, reasons=tuple(reasons))
     found, whole, tries = _search(problem, link, *candidates, seed, precision, simulate, progress)
     met = found.result is None or whole
     status = DisaggStatus.UNVERIFIED if found.result is None else DisaggStatus.VERIFIED if met else DisaggStatus.REFUSED
-    advice = _advice(found if met else None, aggregated)
-    return DisaggPlan(status, advice=advice, fleet=found, tries=tries, **known)
+    return replace(none, status=status, advice=_advice(found if met else None, aggregated), fleet=found, tries=tries)
 
 
 def _candidates(problem: PlanProblem, link: KvTransfer, reasons: list[str]) -> tuple[_Phase, _Phase] | None:
@@ -345,16 +345,7 @@ def _simulated(fleet: DisaggFleet, problem: PlanProblem, link: KvTransfer, seed:
         decided=lambda result: _clearly_missed(result, problem),
     )
     ttft, tpot = (sample.quantile(QUANTILE) if sample.n else None for sample in (result.ttft, result.tpot))
-    return DisaggFleet(
-        fleet.prefill,
-        fleet.decode,
-        fleet.prefill_replicas,
-        fleet.decode_replicas,
-        fleet.analytic,
-        ttft,
-        tpot,
-        result,
-    )
+    return replace(fleet, ttft_p99_s=ttft, tpot_p99_s=tpot, result=result)
 
 
 def _clearly_missed(result: SimulationResult, problem: PlanProblem) -> bool:

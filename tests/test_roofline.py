@@ -14,6 +14,7 @@ from jax.test_util import check_grads
 import jaxsim
 from jaxsim import roofline_laws as laws
 from jaxsim.kv_fit import layout
+from jaxsim.model_spec import weight_counts
 from jaxsim.roofline import load_of, machine_of
 from jaxsim.roofline_names import parse_name, profile_name
 
@@ -63,14 +64,17 @@ def test_the_published_all_reduce_example():
 
 
 def test_prefill_is_the_larger_of_two_bounds():
-    """Below the ridge a chunk costs a step; far above it, its operations."""
-    profile = jaxsim.roofline("llama-3.1-8b", "h100-sxm")
+    """Below the ridge a chunk costs a step; far above it, its operations, and the activations that it moves."""
+    profile = jaxsim.roofline("llama-3.1-8b", "h100-sxm", activations=False)
     gpu = jaxsim.gpu_spec("h100-sxm")
     operations = 2 * (8_030_261_248 - 2 * 128_256 * 4096)
     expected = operations / (gpu.flops_per_s["bf16"] * 0.803)
     assert float(profile.prefill_per_token_s) == pytest.approx(expected, rel=1e-3)
     ridge = float(profile.base_s / profile.prefill_per_token_s)
     assert 200 < ridge < 400  # tokens at which compute overtakes reading the weights
+    moved = 2 * 32 * (12 * 4096 + 2 * (4096 + 2 * 1024) + 6 * 14336)
+    more = float(jaxsim.roofline("llama-3.1-8b", "h100-sxm").prefill_per_token_s - profile.prefill_per_token_s)
+    assert more == pytest.approx(moved / (gpu.memory_bytes_per_s * 0.8), rel=1e-6)
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(1, 8.0), (2, 8 + 8 * (1 - 8 / 128)), (1000, 128.0)])
@@ -186,11 +190,11 @@ SWITCHES = [
         {"all_reduce": False},
         {"base_s": 1, "per_sequence_s": 1, "prefill_per_token_s": 1},
     ),
-    ({"activations": True}, {"activations": False}, {"per_sequence_s": 1, "base_s": 0}),
+    ({"activations": True}, {"activations": False}, {"per_sequence_s": 1, "base_s": 0, "prefill_per_token_s": 1}),
     (
         {"alpha_bw": 0.7},
         {"alpha_bw": 0.8},
-        {"base_s": 1, "per_token_s": 1, "per_sequence_s": 0},
+        {"base_s": 1, "per_token_s": 1, "per_sequence_s": 0, "prefill_per_token_s": 1},
     ),
     ({"layer_overhead_s": 1e-5}, {"layer_overhead_s": 0.0}, {"base_s": 1, "per_sequence_s": 0}),
     ({"attention_efficiency": 0.4}, {"attention_efficiency": 0.6}, {"prefill_per_token2_s": 1, "per_token_s": 0}),
@@ -241,6 +245,46 @@ def test_the_source_names_every_switch():
         assert words in text
     assert "all-reduce off" in jaxsim.roofline("mixtral-8x7b", "b200", all_reduce=False).source
     assert "price given" in jaxsim.roofline("mixtral-8x7b", "b200", usd_per_gpu_hour=3.0).source
+
+
+def test_products_run_at_the_rate_of_their_own_format():
+    """16-bit attention beside 4-bit experts takes its own time; one format for all is the user's word."""
+    shape = layout("deepseek-v3", "b200", tp=8, weight_dtype="nvfp4_experts")
+    counts, rates = weight_counts(shape.model), shape.gpu.flops_per_s
+    share = shape.model.experts_per_token / shape.model.num_experts
+    linear = counts.attention + counts.key_value + counts.dense_mlp + counts.shared_experts + counts.replicated
+    expected = 2 * (linear * rates["fp4"] / rates["bf16"] + counts.experts * share / 0.5) / 8
+    assert load_of(shape, expert_efficiency=0.5).prompt_flops == pytest.approx(expected, rel=1e-12)
+    alike = load_of(shape, expert_efficiency=1.0, compute_dtype="fp4").prompt_flops
+    assert alike == pytest.approx(2 * (linear + counts.experts * share) / 8, rel=1e-12)
+    fast, slow = (jaxsim.roofline("deepseek-v3", "h200", tp=8, expert_efficiency=e) for e in (1.0, 0.2))
+    assert float(slow.prefill_per_token_s) > 1.4 * float(fast.prefill_per_token_s)
+    assert "their products at 0.2 of the rate of dense ones" in slow.source
+    with pytest.raises(ValueError, match=r"expert_efficiency must be in \(0, 1\], got 0"):
+        jaxsim.roofline("deepseek-v3", "h200", tp=8, expert_efficiency=0.0)
+    for name in ("nvfp4_experts", "int4_experts"):
+        with pytest.raises(ValueError, match="packs experts and qwen3-8b has none"):
+            layout("qwen3-8b", "h200", weight_dtype=name)
+
+
+MINIMAX = {
+    "model_type": "minimax_m2", "num_hidden_layers": 62, "hidden_size": 3072, "num_attention_heads": 48,
+    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 1536, "num_local_experts": 256,
+    "num_experts_per_tok": 8, "use_qk_norm": True, "use_routing_bias": True, "vocab_size": 200064,
+    "max_position_embeddings": 196608,
+}  # fmt: skip
+"""Of MiniMaxAI/MiniMax-M2.5 on Hugging Face, whose parameters are 228.7 billion."""
+
+
+def test_a_minimax_config_is_read(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(MINIMAX), encoding="utf-8")
+    model = jaxsim.model_from_config(file, weight_dtype="fp8_linear")
+    assert weight_counts(model).total == pytest.approx(228.7e9, rel=1e-3)
+    assert (model.num_moe_layers, model.expert_size, model.experts_per_token) == (62, 1536, 8)
+    file.write_text(json.dumps(MINIMAX | {"shared_intermediate_size": 512}), encoding="utf-8")
+    with pytest.raises(ValueError, match="shared_intermediate_size: found 512, expected 0"):
+        jaxsim.model_from_config(file, weight_dtype="fp8_linear")
 
 
 MIXTURES = [("qwen3-30b-a3b", "h100-sxm", 1), ("gpt-oss-120b", "h100-sxm", 1), ("deepseek-v3", "h200", 8)]

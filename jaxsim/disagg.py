@@ -29,7 +29,7 @@ from jaxsim.fleet import FleetDesign
 from jaxsim.kv_transfer import KvTransfer
 from jaxsim.profiles import Profile
 from jaxsim.queueing import mg1_queue_wait
-from jaxsim.workload import Workload
+from jaxsim.workload import MAX_TOKENS, Workload
 
 Scalar = Float[Array, ""]
 
@@ -180,8 +180,10 @@ def decode_workload(workload: Workload) -> tuple[Workload, float]:
 
 def decode_profile(profile: Profile) -> Profile:
     """An engine that is handed prompts: they take one step, like a token, and no compute."""
-    whole = float(2**30)
-    return replace(profile, prefill_per_token_s=0.0, prefill_per_token2_s=0.0, chunk_tokens=whole)
+    nothing = np.zeros_like(np.asarray(profile.base_s))
+    return replace(
+        profile, prefill_per_token_s=nothing, prefill_per_token2_s=nothing, chunk_tokens=nothing + MAX_TOKENS
+    )
 
 
 def phases(prefill: Profile, decode: Profile, workload: Workload, rate: Any, link: KvTransfer) -> Phases:

@@ -1,19 +1,24 @@
 """Differentiable analytical models of LLM serving fleets."""
 
+from jaxsim.bench_files import read_benchmark, read_scrapes
+from jaxsim.benchmark_run import BenchmarkRun
 from jaxsim.catalogue import GpuSpec, gpu_names, gpu_spec, model_names, model_spec
 from jaxsim.embedded import workload, workload_names
 from jaxsim.evaluate import Metrics, evaluate
-from jaxsim.fit import RunTable, StepFit, StepTable, fit_runs, fit_steps, two_point
+from jaxsim.fit import RunTable, StepFit, StepTable, fit_runs, fit_steps, read_steps, runs_of, two_point
 from jaxsim.fleet import FleetDesign
 from jaxsim.hf_config import model_from_config
 from jaxsim.kv_fit import KvCapacity, kv_capacity
 from jaxsim.measured import MeasuredLaw, measured_laws, measured_profile
 from jaxsim.model_spec import ModelSpec
 from jaxsim.profiles import Profile, profile, profile_names
+from jaxsim.request_doctor import examine
 from jaxsim.roofline import roofline
+from jaxsim.traces import read_trace
 from jaxsim.workload import Workload
 
 __all__ = [
+    "BenchmarkRun",
     "FleetDesign",
     "GpuSpec",
     "KvCapacity",
@@ -26,6 +31,7 @@ __all__ = [
     "StepTable",
     "Workload",
     "evaluate",
+    "examine",
     "fit_runs",
     "fit_steps",
     "gpu_names",
@@ -38,7 +44,12 @@ __all__ = [
     "model_spec",
     "profile",
     "profile_names",
+    "read_benchmark",
+    "read_scrapes",
+    "read_steps",
+    "read_trace",
     "roofline",
+    "runs_of",
     "two_point",
     "workload",
     "workload_names",

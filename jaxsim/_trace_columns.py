@@ -110,7 +110,9 @@ class Vocabulary:
         """Only our names can be mapped, each to a column of its own."""
         for ours in columns or {}:
             if ours not in self.aliases:
-                raise unknown("column to map", ours, self.aliases, f"write ours first: {self.required[0][0]}=their_name")
+                raise unknown(
+                    "column to map", ours, self.aliases, f"write ours first: {self.required[0][0]}=their_name"
+                )
         theirs = list((columns or {}).values())
         if len(set(theirs)) < len(theirs):
             raise ValueError(f"columns must map each of our names to another column, got {dict(columns or {})!r}")
@@ -159,11 +161,12 @@ class Vocabulary:
         return at
 
     def _missing(self, missing: list[tuple[str, ...]], names: tuple[str, ...], found: str) -> list[str]:
-        sentences = [f"no column for {' and '.join(' or '.join(group) for group in missing)}", found]
+        sentences = [f"no column for {' and '.join(map(_either, missing))}", found]
         if names and all(re.fullmatch(r"\s*[-+.\d]*\d[-+.:\dTZ ]*", name) for name in names):
             sentences.append("the first line looks like data: it must be a header with the column names")
         for group in missing:
-            sentences += [f"expected {ours} under one of the names {', '.join(self.aliases[ours])}" for ours in group]
+            others = f"; or {', '.join(group[1:])} likewise" if len(group) > 1 else ""
+            sentences.append(f"expected {group[0]} under one of the names {', '.join(self.aliases[group[0]])}{others}")
         example = {group[0]: self._nearest(group[0], names) for group in missing}
         flags = " ".join(f"--map {ours}={theirs}" for ours, theirs in example.items())
         return [*sentences, f"map other names with {flags} (Python: columns={example!r})"]
@@ -177,6 +180,10 @@ class Vocabulary:
 
         best = max((name for name in names if "total" not in name.lower()), key=likeness, default="")
         return best if best and likeness(best) > 0.5 else "YOUR_COLUMN"
+
+
+def _either(group: tuple[str, ...]) -> str:
+    return group[0] if len(group) == 1 else f"({' or '.join(group)})"
 
 
 TRACE = Vocabulary(ALIASES, ((INPUT,), (OUTPUT,)))

@@ -7,17 +7,14 @@ quoted as it stands in the file.
 from __future__ import annotations
 
 import csv
-import gzip
-import io
-import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from jaxsim._text_files import text_of
 from jaxsim._trace_blocks import BlockHashes
 from jaxsim._trace_columns import refusal
 
@@ -57,8 +54,8 @@ class TraceTable:
     blocks: BlockHashes | None = None
 
 
-def open_table(path: Path, columns: Mapping[str, str] | None) -> TraceTable:
-    """The table of a file, by the ending of its name.
+def open_table(path: Path, columns: Mapping[str, str] | None, rows: str = "requests") -> TraceTable:
+    """The table of a file, by the ending of its name; `rows` is what its rows are called.
 
     Raises:
         ValueError: unknown ending, empty file, or a file that is not what its name says.
@@ -66,13 +63,13 @@ def open_table(path: Path, columns: Mapping[str, str] | None) -> TraceTable:
     from jaxsim._trace_json import open_json_lines
 
     if path.is_dir():
-        raise refusal(path.name, "is a folder", "give one trace file")
+        raise refusal(path.name, "is a folder", "give one file")
     if path.stat().st_size == 0:
-        raise refusal(path.name, "the file is empty (0 bytes): 0 requests", "a trace needs a header and rows")
+        raise refusal(path.name, f"the file is empty (0 bytes): 0 {rows}", "a table needs a header and rows")
     ending = "".join(path.suffixes[-2:]) if path.suffix.lower() == ".gz" else path.suffix
     kind = ending.lower().removesuffix(".gz")
     if kind in (".csv", ".tsv"):
-        return _open_csv(path)
+        return _open_csv(path, rows)
     if kind in (".jsonl", ".ndjson", ".json"):
         return open_json_lines(path, columns)
     if ending.lower() == ".parquet":
@@ -80,31 +77,14 @@ def open_table(path: Path, columns: Mapping[str, str] | None) -> TraceTable:
     raise refusal(path.name, f"unknown ending {ending!r}", f"expected one of {SUFFIXES}")
 
 
-@contextmanager
-def text_of(path: Path) -> Iterator[io.TextIOBase]:
-    """The file as UTF-8 text, unzipped where it is gzipped, a byte order mark removed.
-
-    Raises:
-        ValueError: not UTF-8, or a damaged gzip file.
-    """
-    opener = gzip.open if path.suffix.lower() == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8-sig", newline="") as text:
-            yield text
-    except UnicodeDecodeError as error:
-        raise refusal(path.name, f"not UTF-8 text ({error.reason})", "save it as UTF-8") from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise refusal(path.name, f"damaged gzip file ({error})", "fetch or compress it again") from error
-
-
-def _open_csv(path: Path) -> TraceTable:
+def _open_csv(path: Path, what: str) -> TraceTable:
     with text_of(path) as text:
         skipped, header = 0, ""
         for skipped, header in enumerate(text):  # noqa: B007
             if header.strip():
                 break
         if not any(line.strip() for line in text):
-            raise refusal(path.name, "no data rows: 0 requests", "a trace needs a header and rows")
+            raise refusal(path.name, f"no data rows: 0 {what}", "a table needs a header and rows")
     separator = max(",;\t", key=header.count)
     names = tuple(name.strip() for name in next(csv.reader([header], delimiter=separator)))
     frame = pl.scan_csv(

@@ -9,9 +9,10 @@ from typing import Any
 
 import polars as pl
 
+from jaxsim._text_files import text_of
 from jaxsim._trace_blocks import BlockHashes
 from jaxsim._trace_columns import INPUT, OUTPUT, TIME, TRACE, refusal
-from jaxsim._trace_files import TraceTable, text_of
+from jaxsim._trace_files import TraceTable
 from jaxsim._trace_logs import LOGS, Log
 
 _ONE_OBJECT = (

@@ -33,6 +33,10 @@ a run, when fewer are in flight, are in the mean."""
 LIMIT_ALL_ALONG = 0.95
 """The same from which on the clients' limit, and not the rate, set the load from the first request to the last."""
 
+LEAST_REQUESTS = 20
+"""Requests below which a run says nothing of a steady state: the arrivals of fewer scatter by half their time. Clients
+that send all at once need more requests than clients, too."""
+
 IDLE_CLIENTS = 0.5
 """The same below which clients that should each have had a request in flight did not: their number is not the load."""
 
@@ -44,6 +48,7 @@ class Verdict(Enum):
     CLOSED_LOOP = "closed loop: the figures are those of the clients' concurrency, and the rate is a result"
     UNSTABLE = "unstable: TTFT is a function of test length, not a steady-state value"
     UNKNOWN = "unknown: the file does not say what load the clients offered"
+    TOO_FEW = "too few requests: they say nothing of a steady state"
     INCONSISTENT = "inconsistent: the figures contradict each other"
     EMPTY = "empty: no request was completed"
 
@@ -141,6 +146,7 @@ class Checkup:
         little_concurrency: mean requests in flight, by Little's law.
         e2e_error: reported mean E2E over that of the identity, less 1.
         findings: everything worth a sentence, with its figures.
+        reasons: those of them that decide the verdict, where it is not one of a steady run.
     """
 
     verdict: Verdict
@@ -149,7 +155,8 @@ class Checkup:
     offered_over_sustained: float | None
     little_concurrency: float | None
     e2e_error: float | None
-    findings: tuple[str, ...]
+    findings: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
 
     @property
     def steady(self) -> bool:
@@ -168,10 +175,9 @@ def check(run: Benchmark) -> Checkup:
         offered_over_sustained=_over_sustained(run),
         little_concurrency=None if run.e2e_s is None or rate is None else rate * run.e2e_s,
         e2e_error=None if run.mean_e2e_s is None or not expected else run.mean_e2e_s / expected - 1.0,
-        findings=(),
     )
     checkup = replace(checkup, verdict=_verdict(run, checkup))
-    return replace(checkup, findings=tuple(_findings(run, checkup)))
+    return replace(checkup, findings=tuple(_findings(run, checkup)), reasons=tuple(_reasons(run, checkup)))
 
 
 def _offered(run: Benchmark) -> float | None:
@@ -199,6 +205,8 @@ def _verdict(run: Benchmark, checkup: Checkup) -> Verdict:
         return Verdict.EMPTY
     if any(_contradictions(run, checkup)):
         return Verdict.INCONSISTENT
+    if run.sent < max(LEAST_REQUESTS, (run.max_concurrency or 0) + 1 if _offered(run) is None else 0):
+        return Verdict.TOO_FEW
     if run.max_concurrency is not None and _in_flight_share(run, checkup) >= LIMIT_ALL_ALONG:
         return Verdict.CLOSED_LOOP
     if checkup.offered_over_sustained is None:
@@ -246,12 +254,23 @@ def _contradictions(run: Benchmark, checkup: Checkup) -> Iterator[str]:
         )
 
 
+def _reasons(run: Benchmark, checkup: Checkup) -> Iterator[str]:
+    if checkup.verdict is Verdict.INCONSISTENT:
+        yield from _contradictions(run, checkup)
+    elif checkup.verdict is Verdict.UNSTABLE:
+        yield from _pace(run, checkup)
+
+
+def _requests(number: int) -> str:
+    return f"{number:,} request{'' if number == 1 else 's'}"
+
+
 def _findings(run: Benchmark, checkup: Checkup) -> Iterator[str]:
     if run.failed:
         share = run.failed / run.sent
-        yield f"{run.failed:,} requests ({share:.2%}) failed: the latencies are those of the survivors"
+        yield f"{_requests(run.failed)} ({share:.2%}) failed: the latencies are those of the survivors"
     if run.incomplete:
-        yield f"{run.incomplete:,} requests were in flight when the measuring stopped: they are in no figure"
+        yield f"{_requests(run.incomplete)} still in flight when the measuring stopped: in no figure"
     if checkup.verdict is Verdict.EMPTY:
         return
     yield from _contradictions(run, checkup)
@@ -285,11 +304,13 @@ def _pace(run: Benchmark, checkup: Checkup) -> Iterator[str]:
             f"the mean TTFT of {run.mean_ttft_s:.4g} s depends on the number of requests that were sent: more would "
             "have made it longer. Do not compare it with that of another run; measure at a rate that is sustained"
         )
-    elif checkup.verdict is Verdict.STEADY and ratio is not None and ratio > 1.0 + IDENTITY_TOLERANCE:
+    elif checkup.verdict in (Verdict.STEADY, Verdict.TOO_FEW) and (ratio or 0.0) > 1.0 + IDENTITY_TOLERANCE:
         yield f"offered over achieved is {ratio:.3g}, {_why_behind(run, sustained or 0.0)}; send more requests"
 
 
 def _why_behind(run: Benchmark, sustained: float) -> str:
+    if run.incomplete:
+        return f"but {_requests(run.incomplete)} still in flight at its end explains it"
     if sustained <= 1.0 + IDENTITY_TOLERANCE:
         takes = f"a request takes {run.e2e_s or 0.0:.3g} s of the {run.duration_s:.4g} s"
         return f"but the end of the run explains it: {takes}"

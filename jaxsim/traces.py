@@ -2,8 +2,8 @@
 
 Formats: CSV (`.csv`, `.csv.gz`), parquet and JSON lines (`.jsonl`, `.jsonl.gz`) whose columns carry known
 names (`jaxsim._trace_columns`): the Azure LLM inference traces, BurstGPT, Mooncake, Splitwise, Vidur, and
-tables of one's own; and request logs in JSON lines: OpenAI responses, AIPerf request records, OpenTelemetry
-spans.
+tables of one's own; request logs in JSON lines: OpenAI responses, AIPerf request records, OpenTelemetry spans;
+and benchmark results that have their requests (`jaxsim.bench_files`).
 
 Nothing is guessed by position, defaulted, clipped or dropped in silence: a wrong value is an error that names
 its line, and everything the reader decided is a sentence in `RawTrace.notes`.
@@ -77,6 +77,7 @@ def read_trace(
         FileNotFoundError: no such file.
         ValueError: anything else that stands between the file and a sound trace, with file, line and column.
     """
+    from jaxsim._trace_benchmarks import open_benchmark
     from jaxsim._trace_files import open_table
     from jaxsim._trace_values import read_values
 
@@ -88,12 +89,12 @@ def read_trace(
         raise unknown("time_unit", time_unit, TIME_UNITS)
     if not path.exists():
         raise FileNotFoundError(f"trace file not found: {path}; check the path")
-    table = open_table(path, columns)
+    table = (None if columns else open_benchmark(path)) or open_table(path, columns)
     chosen = TRACE.resolve(table.names, columns, table.header)
     values = read_values(table, chosen)
     if values.input_tokens.size == 0:
         raise refusal(path.name, "no data rows: 0 requests", "a trace needs at least one request")
-    columns_note = () if table.time_name else (_columns_note(table.names, chosen),)
+    columns_note = () if table.time_name else (_columns_note(table.names, chosen),)  # a log's names are ours
     notes = [*columns_note, *table.notes, *values.notes]
     if values.times is None and time_unit is not None:
         why = "has no arrival times" if TIME not in chosen else "has no arrival time on every row"

@@ -11,6 +11,7 @@ import typer
 
 from optim.commands.compare_routers import compare_routers
 from optim.commands.disagg import disagg
+from optim.commands.fit import fit
 from optim.commands.pareto import pareto
 from optim.commands.plan import plan
 from optim.commands.profiles import profiles
@@ -28,7 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (plan, simulate, whatif, pareto, disagg, compare_routers, trace, profiles):
+for command in (plan, simulate, whatif, pareto, disagg, compare_routers, fit, trace, profiles):
     app.command()(command)
 
 

@@ -91,6 +91,13 @@ GOOD = [
         ["AIPerf", "cancelled (first: line 2)", "warm-up of the benchmark (first: line 3)"],
     ),
     (
+        "vllm_bench_serve.json",
+        [512, 512, 512],
+        [8, 8, 8],
+        [0.0, 0.5, 1.2],
+        ["requests of vLLM bench serve", "not those of its users: in a closed loop of at most 2", "1 of 4 requests"],
+    ),
+    (
         "otel_spans.jsonl",
         [450, 12],
         [120, 40],
@@ -137,12 +144,14 @@ BROKEN = [
         "mooncake_text_no_timestamp.jsonl",
         ["line 1, column 'input_length'", "line 4, column 'output_length'", "3 of 5 rows", "got no value"],
     ),
-    ("vllm_bench_serve.json", ["line 1", "one object a line", "summary of a benchmark is no trace"]),
-    ("vllm_bench_serve_inf.json", ["no column for input_tokens and output_tokens", "'total_input_tokens'"]),
+    ("vllm_bench_serve_inf.json", ["summary of a benchmark is no trace", "--save-detailed"]),
+    ("guidellm_benchmarks.json", ["summary of a benchmark is no trace", "all of its requests"]),
+    ("profile_export_aiperf.json", ["summary of a benchmark is no trace", "profile_export.jsonl"]),
+    ("vllm_metrics.prom", ["summary of a benchmark is no trace", "no requests"]),
     ("openai_usage_page.json", ["line 1", "one object a line"]),
     ("cdf_fleet_sim.json", ["line 1", "got a list"]),
-    ("sglang_bench.jsonl", ["no column for input_tokens", "'random_input_len'"]),
-    ("genai_perf.csv", ["no column for input_tokens", "'Metric'"]),
+    ("sglang_bench.jsonl", ["summary of a benchmark is no trace", "--output-details"]),
+    ("genai_perf.csv", ["summary of a benchmark is no trace", "profile_export.jsonl"]),
 ]
 
 

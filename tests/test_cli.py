@@ -20,7 +20,7 @@ from optim.profile_file import profile_toml
 from optim.verify import verify
 
 REPOSITORY = Path(__file__).parent.parent
-EXAMPLE = str(REPOSITORY / "examples" / "azure_conversation.toml")
+EXAMPLE = str(REPOSITORY / "tests" / "data" / "azure_conversation.toml")
 FAST = ["--max-pools", "1", "--precision", "0.2"]
 """One pool and few requests; the shapes of `examples/01_plan.py`, so that both share their compiled programs."""
 
@@ -480,3 +480,15 @@ def test_the_installed_command_answers(tmp_path):
     missing = subprocess.run([*command, "plan", "no.toml"], capture_output=True, text=True, env=environment)
     assert (missing.returncode, missing.stdout) == (2, "")
     assert missing.stderr.startswith("error: plan file not found: no.toml")
+
+
+def test_the_first_example_runs_on_measured_profiles_and_verifies():
+    """What `make plan` does: Llama 3.1 70B on three GPUs whose laws were fitted to runs of vLLM."""
+    result = run("plan", str(REPOSITORY / "examples" / "azure_conversation.toml"), "--json", "--precision", "0.1")
+    assert result.exit_code == 0
+    doc = strict(result.stdout)
+    assert doc["status"] == "verified"
+    assert len(doc["profiles"]) == 3
+    assert all("fitted to" in profile["source"] and "held out" in profile["source"] for profile in doc["profiles"])
+    assert doc["verification"]["ttft_p99_ms"]["high"] <= 1000.0
+    assert doc["verification"]["tpot_p99_ms"]["high"] <= 50.0

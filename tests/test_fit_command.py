@@ -17,7 +17,7 @@ from optim.profile_file import profile_toml, read_profile
 
 LAW = StepLaw(0.012, 3e-5, 6e-8, 5e-5, 2e-9, 0.0)
 REPOSITORY = Path(__file__).parent.parent
-EXAMPLE = str(REPOSITORY / "examples" / "azure_conversation.toml")
+EXAMPLE = str(REPOSITORY / "tests" / "data" / "azure_conversation.toml")
 
 
 def run(*arguments):

@@ -1,0 +1,366 @@
+r"""The state that an arrival finds: how many run, and how long the step in progress is.
+
+Poisson arrivals see time averages, and a step is found in proportion to its length. Below full slots the number
+running is negative binomial with the mean and variance of `fluctuations`, weighted by the step time that belongs to
+it and cut off at the limit; the work present given the number is its regression on it plus the noise of the mix. At
+full slots N requests run, and only the mix varies.
+
+A pool is one engine with the slots of all its engines and each request's work divided among them: behind a dispatcher
+to the least loaded they fill alike. The mix is each engine's own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxsim.step_sharing import full
+from jaxsim.step_sharing.fluctuations import Fluctuations, count_ratio, fluctuations, held_ratio
+from jaxsim.step_sharing.moments import Moments
+from jaxsim.step_sharing.waiting import QueueWait, WaitScale
+
+Scalar = Float[Array, ""]
+
+SAFE_UTILIZATION = 0.9999
+"""An overloaded pool has no stationary law; its formulas are evaluated here and its tails replaced by 1."""
+
+_COUNT_X, _COUNT_W = (v / 2.0 for v in np.polynomial.legendre.leggauss(16))
+_COUNT_X = _COUNT_X + 0.5
+_MIX_Z, _MIX_W = np.polynomial.hermite_e.hermegauss(2)
+_MIX_W = _MIX_W / _MIX_W.sum()
+
+_MERGED = 2
+"""Neighbouring numbers running that share a node of the step in progress; the law of the number itself has them all."""
+
+_BELOW, _ABOVE = 5.0, 6.0
+"""Standard deviations of the number running that its nodes cover below and above its mean."""
+
+_LEAST_SHAPE = 0.3
+_STEEPEST = 1.5
+_LEAST_NOISE = 0.3
+_WORK_FLOOR = 0.02
+_LEAST_WIDTH = 1e-6
+
+
+class Load(eqx.Module):
+    """What the engines of a pool are asked to do.
+
+    Attributes:
+        rate: requests per second to the pool, >= 0.
+        replicas: engines, real > 0, behind a dispatcher to the fewest active + queued.
+        base_s: W, seconds of a step whatever the batch.
+        limit: running requests that one engine admits, real > 0.
+        by_tokens: 1 where the limit comes from KV tokens, which fluctuate more than requests; else 0.
+        dispersion: index of dispersion of the arrivals; 1 for Poisson.
+    """
+
+    rate: Scalar
+    replicas: Scalar
+    base_s: Scalar
+    limit: Scalar
+    by_tokens: Scalar
+    dispersion: Scalar
+
+    @classmethod
+    def of(
+        cls,
+        rate: Scalar | float,
+        base_s: Scalar | float,
+        limit: Scalar | float,
+        *,
+        replicas: Scalar | float = 1.0,
+        by_tokens: Scalar | float = 0.0,
+        dispersion: Scalar | float = 1.0,
+    ) -> Load:
+        """A load from numbers; see the attributes."""
+        values = (rate, replicas, base_s, limit, by_tokens, dispersion)
+        return cls(*(jnp.asarray(v, dtype=float) for v in values))
+
+
+class State(eqx.Module):
+    """The stationary state of one engine of a pool, as an arrival finds it.
+
+    Attributes:
+        utilization: offered load over capacity at full batch; >= 1 is overload.
+        wait_probability: that all slots of the pool are taken.
+        queued_share: of the arrivals to full slots, those that queue; the others fill a hole, see `waiting`.
+        queue, queue_mean_s: law of the queue wait of those who queue, and its mean.
+        running: running requests, time average.
+        idle: probability that the engine is idle: its arrival starts at once.
+        weight: probability of each node of an engine with a free slot and a step in progress, (counts, mixes).
+        work_s: work in the step that goes with the number running, at each count.
+        mix_s, chunk_s: what the mix of those running, and the prompt chunks in the step, add to it at each node.
+        mix_variance_s2, chunk_variance_s2: variances of the two at each count.
+        full_weight, full_work_s, full_mix_s, full_chunk_s, full_mix_variance_s2, full_chunk_variance_s2: of full slots.
+        counted_variance_s2: variance of the work found at a free slot that comes from how many run.
+        met_excess_s: work found by arrivals above that of an average step, because of how many run.
+        fluctuations: without a limit.
+        base_s, limit, engines: of the load.
+    """
+
+    utilization: Scalar
+    wait_probability: Scalar
+    queued_share: Scalar
+    queue: QueueWait
+    queue_mean_s: Scalar
+    running: Scalar
+    idle: Scalar
+    weight: Float[Array, "counts mixes"]
+    work_s: Float[Array, " counts"]
+    mix_s: Float[Array, "counts mixes"]
+    chunk_s: Float[Array, "counts mixes"]
+    mix_variance_s2: Float[Array, " counts"]
+    chunk_variance_s2: Float[Array, " counts"]
+    full_weight: Float[Array, " mixes"]
+    full_work_s: Scalar
+    full_mix_s: Float[Array, " mixes"]
+    full_chunk_s: Float[Array, " mixes"]
+    full_mix_variance_s2: Scalar
+    full_chunk_variance_s2: Scalar
+    met_excess_s: Scalar
+    counted_variance_s2: Scalar
+    fluctuations: Fluctuations
+    base_s: Scalar
+    limit: Scalar
+    engines: Scalar
+
+    @property
+    def full_step_s(self) -> Scalar:
+        """Mean step time of a full batch."""
+        return self.base_s + self.full_work_s
+
+    @property
+    def steps_s(self) -> Float[Array, "counts mixes"]:
+        """Length of the step in progress at each node."""
+        return self.base_s + self.work_s[:, None] + self.mix_s + self.chunk_s
+
+    @property
+    def full_steps_s(self) -> Float[Array, " mixes"]:
+        """The same of full slots."""
+        return self.base_s + self.full_work_s + self.full_mix_s + self.full_chunk_s
+
+    @property
+    def others_s(self) -> Scalar:
+        """Mean work of the others in a request's own steps, as it was on arrival; one that queued replaces another."""
+        others = self.full_work_s * jnp.maximum(self.limit - 1.0, 0.0) / self.limit
+        later = 0.5 * _level(self.engines) * self.full_work_s / self.limit
+        free = jnp.maximum(self.work_s - later, 0.0)
+        return (self.weight.sum(1) * free).sum() + self.wait_probability * others
+
+
+def state(moments: Moments, load: Load) -> State:
+    """The stationary state of a pool. Overload keeps its utilisation; see `SAFE_UTILIZATION`.
+
+    Gradients exist everywhere with rate >= 0, replicas > 0; at no load they are those of the limit.
+    """
+    m, engines = moments, load.replicas
+    engine_rate = load.rate / engines
+    slot_s, slot_cv2 = full.slot_time(m, load.base_s, load.limit)
+    utilization = engine_rate * slot_s
+    rho = jnp.clip(utilization, full.TINY, SAFE_UTILIZATION)
+    rate = jnp.maximum(engine_rate * rho / jnp.maximum(utilization, full.TINY), full.TINY)
+
+    f = fluctuations(m, rate, load.base_s, dispersion=load.dispersion)
+    slots = engines * load.limit
+    intensity = engines * load.base_s / m.step_work_s
+    ratio = count_ratio(m, f.branching / jnp.sqrt(rho), load.dispersion)
+    tokens = held_ratio(m, f.branching) * m.held2_steps * m.steps / (m.held_steps**2 * f.count_ratio)
+    ratio = ratio * (1.0 + load.by_tokens * (tokens - 1.0))
+    taken = full.full_probability(slots, f.branching, intensity, rho, ratio)
+    wait = jnp.clip(taken * full.variability(taken, slot_cv2, slots, rho), 0.0, 1.0)
+    scale = WaitScale(m, slots, engines, 1.0 - rho, slot_s, slot_cv2, load.dispersion)
+    queue = QueueWait.of(scale)
+
+    count, chance = _counts(f, load, slots)
+    weight = chance * (1.0 - wait)
+    running = (weight * count).sum() + wait * load.limit
+    spread = (chance * count**2).sum() - (chance * count).sum() ** 2
+    busy = weight[1:] * _busy(count[1:], engines)
+    weight = busy.reshape(-1, _MERGED).sum(1)
+    count = (busy * count[1:]).reshape(-1, _MERGED).sum(1) / jnp.maximum(weight, 1e-30)
+    work, noise, full_noise = _works(m, f, load, count)
+    slope = _work_slope(m, f)
+    full_work = load.limit * m.step_work_s
+    return State(
+        utilization=utilization,
+        wait_probability=wait,
+        queued_share=scale.queued_share(),
+        queue=queue,
+        queue_mean_s=queue.mean_s(scale),
+        running=running,
+        idle=1.0 - wait - weight.sum(),
+        weight=weight[:, None] * _met(load, work, noise),
+        work_s=work,
+        mix_s=noise.mix,
+        chunk_s=noise.chunk,
+        mix_variance_s2=noise.mix_variance,
+        chunk_variance_s2=noise.chunk_variance,
+        full_weight=wait * _met(load, full_work, full_noise),
+        full_work_s=full_work,
+        full_mix_s=full_noise.mix,
+        full_chunk_s=full_noise.chunk,
+        full_mix_variance_s2=full_noise.mix_variance,
+        full_chunk_variance_s2=full_noise.chunk_variance,
+        met_excess_s=slope * f.covariance_s / (load.base_s + f.work_s),
+        counted_variance_s2=slope**2 * spread,
+        fluctuations=f,
+        base_s=load.base_s,
+        limit=load.limit,
+        engines=engines,
+    )
+
+
+def _counts(f: Fluctuations, load: Load, slots: Scalar) -> tuple[Float[Array, " counts"], Float[Array, " counts"]]:
+    """Numbers running in one engine, given that a slot of the pool is free, and their probabilities.
+
+    None, and Gauss-Legendre nodes of a half-integer window for the whole numbers from 1 up: a sum over whole numbers
+    is the integral from half before the first to half after the last.
+    """
+    engines = load.replicas
+    mean, variance = engines * f.running, engines * f.running_variance
+    success = jnp.clip(1.0 - mean / variance, full.TINY, 1.0 - full.TINY)
+    order = mean * (1.0 - success) / success
+    step = (load.base_s + f.work_s) * f.running_variance / f.covariance_s * engines
+    offset = jnp.maximum(step - mean, 1e-9)
+    centre, deviation = mean + f.covariance_s / (load.base_s + f.work_s), jnp.sqrt(variance)
+    high = jnp.maximum(jnp.minimum(centre + _ABOVE * deviation + 3.0, slots - 0.5), 0.5 + _LEAST_WIDTH)
+    low = jnp.maximum(centre - _BELOW * deviation, 0.5)
+    low = jnp.minimum(low, 0.5 + 0.8 * (high - 0.5))
+    n = jnp.concatenate([jnp.zeros(1), low + (high - low) * jnp.asarray(_COUNT_X)])
+    width = jnp.concatenate([jnp.ones(1), (high - low) * jnp.asarray(_COUNT_W)])
+    log_mass = _log_gamma(order + n) - _log_gamma(n + 1.0) + n * jnp.log(success) + jnp.log(offset + n)
+    mass = width * jnp.exp(log_mass - jax.lax.stop_gradient(log_mass.max()))
+    return n / engines, mass / mass.sum()
+
+
+def _log_gamma(x: Array) -> Array:
+    """ln Gamma(x), x > 0, by Stirling's series from x + 5 on: error below 1e-8 and several times faster than exact."""
+    y = x + 5.0
+    series = (y - 0.5) * jnp.log(y) - y + 1.0 / (12.0 * y) - 1.0 / (360.0 * y**3) + 1.0 / (1260.0 * y**5)
+    return series - jnp.log(x * (x + 1.0) * (x + 2.0) * (x + 3.0) * (x + 4.0))
+
+
+def _level(engines: Scalar) -> Scalar:
+    """How many fewer others than the mean number running a request has in its engine, over its stay.
+
+    None in a single engine: arrivals see its average. Of many engines that a dispatcher keeps level, each runs the mean
+    number and the request is one of them; on arrival it meets one of those with the fewest, half of that below it.
+    """
+    return 1.0 - 1.0 / jnp.maximum(engines, 1.0)
+
+
+def _busy(count: Float[Array, " counts"], engines: Scalar) -> Float[Array, " counts"]:
+    """Whether an arrival meets a step in progress: not while one of the engines has nothing to do."""
+    return jnp.clip((count - 1.0) * engines + 1.0, 0.0, 1.0)
+
+
+class _Noise(NamedTuple):
+    """Nodes of the noise of a step around the mean that goes with its number running, along the last axis.
+
+    Attributes:
+        mix: from which requests run, seconds.
+        chunk: from how many chunks of prompt are in the step, seconds.
+        weight: probabilities in the law of the steps.
+        mix_variance, chunk_variance: of the two, without nodes, seconds squared.
+    """
+
+    mix: Array
+    chunk: Array
+    weight: Array
+    mix_variance: Array
+    chunk_variance: Array
+
+
+def _noise(
+    work: Array, chunks: Array, chunk_work: Array, chunk_variance: Array, mix_variance: Array, level: Scalar
+) -> _Noise:
+    """A step without prefill, whose mix varies, and one with, whose mix and prefill do; each a gamma law at 3 nodes.
+
+    Args:
+        work: mean work of the step, seconds.
+        chunks: mean number of prompt chunks in it: Poisson in a single engine; a dispatcher that keeps many level
+            (`level` is 1) spreads them evenly.
+        chunk_work, chunk_variance: mean and variance of their work.
+        mix_variance: variance from the mix.
+    """
+    none = (1.0 - level) * jnp.exp(-chunks) + level * 0.1 * jax.nn.softplus(10.0 * (1.0 - chunks))
+    some = jnp.clip(1.0 - none, 1e-9, 1.0 - 1e-9)
+    mean = chunk_work / some
+    among = jnp.maximum((chunk_variance + chunk_work**2) / some - mean**2, 0.0)
+    rest = jnp.maximum(work - chunk_work, full.TINY)
+    without = _gamma_nodes(rest, mix_variance) - rest[..., None]
+    both = _gamma_nodes(rest + mean, among + mix_variance) - (rest + mean)[..., None]
+    of_chunks = (among / jnp.maximum(among + mix_variance, 1e-30))[..., None]
+    shift = jnp.ones_like(without)
+    shares = jnp.stack([1.0 - some, some], axis=-1)
+    weight = (shares[..., :, None] * jnp.asarray(_MIX_W).reshape((1,) * (work.ndim + 1) + (-1,))).reshape(
+        (*work.shape, 2 * len(_MIX_W))
+    )
+    return _Noise(
+        mix=jnp.concatenate([without, both * (1.0 - of_chunks)], axis=-1),
+        chunk=jnp.concatenate(
+            [-chunk_work[..., None] * shift, (mean - chunk_work)[..., None] * shift + both * of_chunks], axis=-1
+        ),
+        weight=weight,
+        mix_variance=mix_variance,
+        chunk_variance=chunk_variance,
+    )
+
+
+def _work_slope(m: Moments, f: Fluctuations) -> Scalar:
+    """Work present per request running: the regression of one on the other."""
+    return jnp.minimum(f.covariance_s / f.running_variance, _STEEPEST * m.step_work_s)
+
+
+def _works(
+    m: Moments, f: Fluctuations, load: Load, count: Float[Array, " counts"]
+) -> tuple[Float[Array, " counts"], _Noise, _Noise]:
+    """Work in a step at each count, and the noise around it there and at full slots."""
+    per_request = m.step_work_s
+    slope = _work_slope(m, f)
+    floor = _WORK_FLOOR * per_request
+    in_step = f.work_s + slope * (count - 0.5 * _level(load.replicas) - f.running)
+    work = floor * jax.nn.softplus(in_step / floor)
+    rate = f.branching / m.work_s
+    step = load.base_s + work
+    chunk_work = jnp.minimum(f.prefill_branching * step, 0.95 * work)
+    chunks = rate * step * m.prefill_steps
+    level = _level(load.replicas)
+    chunk_variance = rate * step * m.prefill_squares_s2 * f.prefill_variance_ratio / (1.0 + level * chunks)
+    left = (f.work_variance_s2 - slope**2 * f.running_variance) / f.running
+    noise = jnp.maximum(left, _LEAST_NOISE * m.composition_s2)
+    decoding = jnp.maximum(m.steps - m.prefill_steps, 1e-3)
+    decode_work = (m.work_s - m.prefill_work_s) / decoding
+    mix = jnp.maximum((m.squares_s2 - m.prefill_squares_s2) / decoding - decode_work**2, 1e-30)
+    mix_variance = jnp.maximum(count * noise - chunk_variance, _LEAST_NOISE * count * mix)
+    met = _noise(work, chunks, chunk_work, chunk_variance, mix_variance, level)
+    prefilling = load.limit * m.prefill_steps / m.steps
+    chunk_full = load.limit * m.prefill_work_s / m.steps
+    chunk_full_variance = jnp.maximum(load.limit * m.prefill_squares_s2 / m.steps, 1e-30)
+    alike = 1.0 - load.by_tokens  # a full cache holds its tokens, and with them its work, whichever requests run
+    mix_full = jnp.maximum(alike * load.limit * mix * decoding / m.steps, 1e-30)
+    full_noise = _noise(load.limit * per_request, prefilling, chunk_full, chunk_full_variance, mix_full, level)
+    return work, met, full_noise
+
+
+def _gamma_nodes(mean: Array, variance: Array) -> Array:
+    """Values of gamma laws at Gauss-Hermite scores (Wilson and Hilferty 1931), one more axis; the mean is kept."""
+    shape = jnp.maximum(jnp.maximum(mean, full.TINY) ** 2 / jnp.maximum(variance, 1e-30), _LEAST_SHAPE)[..., None]
+    z, w = (jnp.asarray(v).reshape((1,) * mean.ndim + (-1,)) for v in (_MIX_Z, _MIX_W))
+    root = jnp.maximum(1.0 - 1.0 / (9.0 * shape) + z / (3.0 * jnp.sqrt(shape)), 0.05) ** 3
+    return mean[..., None] * root / (w * root).sum(-1, keepdims=True)
+
+
+def _met(load: Load, mean_s: Array, noise: _Noise) -> Array:
+    """Probabilities of the nodes as arrivals meet them: in a single engine in proportion to the length of the step.
+
+    Of many engines, the one with the longer step frees its slots more slowly and is sent fewer requests.
+    """
+    step = load.base_s + mean_s[..., None] + (noise.mix + noise.chunk) * (1.0 - _level(load.replicas))
+    w = noise.weight * jnp.maximum(step, 0.0)
+    return w / w.sum(-1, keepdims=True)

@@ -4,7 +4,7 @@ Of `jaxsim` it uses the laws of physics and the data types, and no queueing form
 """
 
 from des.arrivals import ArrivalProcess, MarkovModulated, PiecewiseRate, Poisson, Renewal, Trace
-from des.availability import Failures, Schedule
+from des.availability import Caps, Failures, Schedule
 from des.knowledge import InputOnly, InputPlusMax, Predicted, Total
 from des.play import PrefixBlocks
 from des.results import PoolResult, SimulationResult
@@ -19,6 +19,7 @@ from jaxsim.kv_transfer import KvTransfer
 __all__ = [
     "AnyRouter",
     "ArrivalProcess",
+    "Caps",
     "CompressRouter",
     "Estimate",
     "Failures",

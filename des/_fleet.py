@@ -1,16 +1,16 @@
-"""Replicas that go down, are drained, and come up."""
+"""Replicas that go down, are drained, come up, and are capped."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from des._arrival import place_again
+from des._arrival import place_again, wake
 from des._batch import pop_by_number, push_by_number, slot_of
 from des._blocks import forget_residues
 from des._dispatch import accept, refuse
 from des._jit import jit
 from des._prefix import forget
-from des._state import DOWN, DRAIN, UNSET
+from des._state import CAP, DOWN, DRAIN, UNSET
 from des._time import account, note_queue, schedule, steps_until
 
 
@@ -110,6 +110,16 @@ def place_held(state, now):
 
 
 @jit
+def cap(state, r, most, now):
+    """Let at most `most` requests run. Who is in stays; who waits joins at the next boundary where there is room."""
+    rep = state.replicas[r]
+    rep["max_active"] = most
+    if rep["first_queued"] > 0:
+        wake(state, r, now)
+        schedule(state, r)
+
+
+@jit
 def change_fleet(state):
     """The next change of the timeline; after the last of an instant, requests that wait for a replica are placed."""
     at = state.now[0]
@@ -122,6 +132,8 @@ def change_fleet(state):
     elif entry["what"] == DRAIN:
         if rep["place"] >= 0:
             refuse(state, r)
+    elif entry["what"] >= CAP:
+        cap(state, r, np.int64(entry["what"]) - CAP, entry["time_s"])
     elif rep["place"] < 0:
         accept(state, r)
     last = at["timeline"] == state.timeline.size or state.timeline[at["timeline"]]["time_s"] > entry["time_s"]

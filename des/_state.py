@@ -33,7 +33,9 @@ INDEPENDENT, CHUNKED, DECODE_FIRST, PREFILL_FIRST = range(4)
 RESERVE, OVERFLOW, GROW = range(3)
 RECOMPUTE, CACHED, SWAP = range(3)
 LEAST_LOADED, RANDOM, ROUND_ROBIN, POWER_OF_TWO, PREFIX_AFFINITY = range(5)
-DOWN, DRAIN, UP = range(3)
+DOWN, DRAIN, UP, CAP = range(4)
+"""What a row of the timeline does to its replica; ``CAP + n``: at most n requests run from then on."""
+
 SERVES, PREFILLS, DECODES = range(3)
 TRANSFERRED, SWAPPED = 1, 2
 DONE, MORE_ARRIVALS, MORE_SLOTS, FULL = range(4)

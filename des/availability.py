@@ -1,4 +1,4 @@
-"""Replicas that come and go: failures with repair, and a schedule of replicas with a cold start."""
+"""Replicas that come and go, or run fewer requests for a while: failures, schedules with a cold start, caps."""
 
 from __future__ import annotations
 
@@ -110,6 +110,52 @@ class Schedule:
         return in_order(rows)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Caps:
+    """Running requests that each replica of a pool may have, over time; before a pool's first row, the profile's.
+
+    Under a new cap those that run, or were let in at the end of the step in progress, go on to their end; those that
+    wait join as soon as there is room.
+
+    Attributes:
+        time_s: instants of the rows, >= 0, ascending.
+        pool: pool of each row.
+        max_active: from then on, from 1 to the pool's own limit; inf for that limit.
+    """
+
+    time_s: Sequence[float]
+    pool: Sequence[int]
+    max_active: Sequence[float]
+
+    def __post_init__(self) -> None:
+        if not len(self.time_s) == len(self.pool) == len(self.max_active):
+            sizes = f"{len(self.time_s)}, {len(self.pool)}, {len(self.max_active)}"
+            raise ValueError(f"time_s, pool and max_active of caps must have one entry per row, got {sizes}")
+        require_non_negative("caps time_s", np.asarray(self.time_s, dtype=float))
+        require(np.all(np.diff(self.time_s) >= 0), "caps time_s", list(self.time_s), "ascending")
+        most = np.asarray(self.max_active, dtype=float)
+        require((most >= 1) & (most == np.floor(most)), "caps max_active", most, "whole numbers >= 1, or inf")
+
+    @classmethod
+    def event(cls, start_s: float, end_s: float, max_active: Sequence[float]) -> Caps:
+        """A cap for each pool (inf for none) that is on from `start_s` to `end_s`."""
+        require(start_s < end_s, "end_s of a caps event", end_s, f"> start_s ({start_s:g})")
+        pools, none = range(len(max_active)), [np.inf] * len(max_active)
+        times = [start_s] * len(max_active) + [end_s] * len(max_active)
+        return cls(time_s=times, pool=[*pools, *pools], max_active=[*max_active, *none])
+
+    def timeline(self, replicas: np.ndarray, limits: np.ndarray) -> np.ndarray:
+        """Changes of a fleet with `replicas` in each pool, each of which may run `limits` requests."""
+        first = np.cumsum(replicas) - replicas
+        rows: list[tuple[float, int, int]] = []
+        for time, pool, most in zip(self.time_s, self.pool, self.max_active, strict=True):
+            require(0 <= pool < len(replicas), "caps pool", pool, f"from 0 to {len(replicas) - 1}")
+            cap = int(limits[pool]) if np.isinf(most) else int(most)
+            require(cap <= limits[pool], "caps max_active", cap, f"<= {limits[pool]}, the limit of pool {pool}")
+            rows += [(time, int(first[pool] + r), _state.CAP + cap) for r in range(int(replicas[pool]))]
+        return in_order(rows)
+
+
 def in_order(rows: Sequence[tuple[float, int, int]]) -> np.ndarray:
     """The event loop's timeline: rows of (instant, replica, what), by instant and otherwise as given."""
     timeline = np.array(list(rows), dtype=_state.TIMELINE)
@@ -125,7 +171,7 @@ def accepting_s(timeline: np.ndarray, pool: np.ndarray, num_pools: int, start: f
         if what == _state.UP and not np.isnan(since[replica]):
             seconds[pool[replica]] -= now - since[replica]
             since[replica] = np.nan
-        elif what != _state.UP and np.isnan(since[replica]):
+        elif what in (_state.DOWN, _state.DRAIN) and np.isnan(since[replica]):
             since[replica] = now
     for replica in np.flatnonzero(~np.isnan(since)):
         seconds[pool[replica]] -= end - since[replica]

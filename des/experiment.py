@@ -10,7 +10,7 @@ import numpy as np
 
 from des import lower
 from des.arrivals import ArrivalProcess, Poisson, generators, row_sampler
-from des.availability import Failures, Schedule, accepting_s, in_order
+from des.availability import Caps, Failures, Schedule, accepting_s, in_order
 from des.ledger import METRICS, PHASES, Bins, Ledger
 from des.lower import Fleet
 from des.play import NUM_WINDOWS, PrefixBlocks, Rules, Stream, play
@@ -19,8 +19,8 @@ from des.router import Router
 from des.routers import LengthRouter
 from des.routing import NO_POOL, NOWHERE, REASONS, Routed, RouteTable, Served, capability
 from des.serving import Serving
-from jaxsim.kv_transfer import KvTransfer
 from jaxsim.fleet import FleetDesign
+from jaxsim.kv_transfer import KvTransfer
 from jaxsim.workload import Workload
 
 PART = 1 << 18
@@ -40,6 +40,7 @@ class Setting:
     transfer: KvTransfer | None = None
     failures: Failures | None = None
     schedule: Schedule | None = None
+    caps: Caps | None = None
     blocks: PrefixBlocks | None = None
     warmup_fraction: float = 0.2
     windows: int = NUM_WINDOWS
@@ -251,11 +252,13 @@ class Experiment:
         )
 
     def _timeline(self, replication: int, end: float) -> np.ndarray:
-        """Changes of the fleet: scheduled ones, and failures up to `end`."""
+        """Changes of the fleet: scheduled ones, caps, and failures up to `end`."""
         setting = self.setting
         rows: list[tuple[float, int, int]] = []
         if setting.schedule is not None:
             rows += setting.schedule.timeline(self.fleet.replicas).tolist()
+        if setting.caps is not None:
+            rows += setting.caps.timeline(self.fleet.replicas, self.fleet.max_active).tolist()
         if setting.failures is not None:
             own = np.random.default_rng(np.random.SeedSequence(setting.seed, spawn_key=(replication, 3)))
             rows += setting.failures.timeline(int(self.fleet.replicas.sum()), end, own).tolist()

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from des.arrivals import ArrivalProcess, as_process
-from des.availability import Failures, Schedule
+from des.availability import Caps, Failures, Schedule
 from des.experiment import Experiment, Setting
 from des.ledger import KEEP
 from des.play import NUM_WINDOWS, PrefixBlocks
@@ -20,9 +20,9 @@ from des.router import Router
 from des.routers import LengthRouter
 from des.serving import Serving
 from des.stats import NUM_BATCHES, next_length
-from jaxsim.kv_transfer import KvTransfer
 from jaxsim._checks import require, require_positive, unknown
 from jaxsim.fleet import FleetDesign
+from jaxsim.kv_transfer import KvTransfer
 from jaxsim.profiles import profile
 from jaxsim.workload import Workload
 
@@ -61,6 +61,7 @@ def simulate(
     transfer: KvTransfer | None = None,
     failures: Failures | None = None,
     schedule: Schedule | None = None,
+    caps: Caps | None = None,
     prefix_blocks: PrefixBlocks | None = None,
     warmup_fraction: float = 0.2,
     replications: int | None = None,
@@ -95,6 +96,7 @@ def simulate(
             requests.
         failures: replicas that fail and are repaired.
         schedule: replicas that come and go by plan.
+        caps: running requests that replicas may have, over time.
         prefix_blocks: of each workload row, for a prefix cache; left out, the workload's own.
         warmup_fraction: share of the time, from 0, whose arrivals are left out of the figures; in [0, 1).
         replications: independent runs that share `num_requests`; left out, see `default_replications`, and of a
@@ -134,6 +136,7 @@ def simulate(
         transfer=transfer,
         failures=failures,
         schedule=schedule,
+        caps=caps,
         blocks=_blocks(serving, router, workload.prefix_blocks if prefix_blocks is None else prefix_blocks),
         warmup_fraction=warmup_fraction,
         windows=windows,

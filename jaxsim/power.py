@@ -26,6 +26,7 @@ from jaxsim._checks import invalid, require, require_non_negative, require_posit
 from jaxsim.fit._solve import robust_least_squares
 from jaxsim.fit._uncertainty import carried_covariance
 from jaxsim.fit.report import Errors
+from jaxsim.profiles import Profile
 
 
 class PowerLaw(NamedTuple):
@@ -42,16 +43,18 @@ class PowerLaw(NamedTuple):
         return self.idle_w + self.range_w
 
 
-def power_w(law: PowerLaw, num_active: Any) -> Any:
-    """Watts of one GPU with `num_active` requests running.
+def power_w(law: PowerLaw | Profile, num_active: Any) -> Any:
+    """Watts of one GPU, or of one replica of a profile, with `num_active` requests running.
 
     Args:
-        law: of the GPU.
+        law: of the GPU; of a profile (of one pool) all its GPUs, with the constants published for them.
         num_active: real, >= 0; broadcasts.
 
     Increasing in `num_active`, from `idle_w` at 0. Differentiable in everything; at 0 the slope is 0 where k > ln 2
     and else infinite (none of the published constants).
     """
+    if isinstance(law, Profile):
+        return law.gpus_per_replica * power_w(power_law(str(law.gpu)), num_active)
     require_non_negative("num_active", num_active)
     active = jnp.asarray(num_active, dtype=float)
     running = active > 0.0
@@ -109,7 +112,7 @@ def power_law(gpu: str) -> PowerLaw:
         if gpu == name or gpu in gpus:
             return law
     hint = "give constants of your own, or fit them to (batch, watts) points with jaxsim.power.fit_power"
-    raise unknown("power law of GPU", gpu, (*_presets(), *power_names()), hint)
+    raise unknown("power law of GPU", gpu, dict.fromkeys((*_presets(), *power_names())), hint)
 
 
 @dataclass(frozen=True)

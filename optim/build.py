@@ -130,10 +130,15 @@ def _unused_to_plan(settings: Settings, used: tuple[str, ...] = ()) -> tuple[str
     """Notes on what only the simulator of a fleet that is spelled out uses."""
     unused = ["fleet.pools"] if settings.tables.fleet.pools is not None else []
     unused += [table for table in SIMULATOR if table not in used and _given(settings, table)]
-    if not unused:
-        return ()
-    was = "it was not used" if len(unused) == 1 else "they were not used"
-    return (f"{', '.join(unused)}: for `fleetgrad simulate` and `compare-routers`; {was}",)
+    notes = _unused_power(settings)
+    if unused:
+        was = "it was not used" if len(unused) == 1 else "they were not used"
+        notes = (f"{', '.join(unused)}: for `fleetgrad simulate` and `compare-routers`; {was}", *notes)
+    return notes
+
+
+def _unused_power(settings: Settings) -> tuple[str, ...]:
+    return ("power: for `fleetgrad power`; it was not used",) if _given(settings, "power") else ()
 
 
 def _given(settings: Settings, table: str) -> bool:
@@ -181,7 +186,9 @@ def fleet_request(settings: Settings, *, routers: bool = False) -> FleetRequest:
         **rules.inputs,
     }
     unused = [f"fleet.{name}" for name in ("profiles", "max_pools", "max_gpus") if getattr(fleet, name) is not None]
-    notes = (f"{', '.join(unused)}: for `fleetgrad plan`; not used",) if unused else ()
+    notes = _unused_power(settings)
+    if unused:
+        notes = (f"{', '.join(unused)}: for `fleetgrad plan`; not used", *notes)
     slo = None if settings.tables.slo.ttft_p99_ms is None else _slo(settings)
     return FleetRequest(design, workload, rate, slo, model, rules, inputs, (*notes, *rules.notes))
 

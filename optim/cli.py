@@ -14,7 +14,9 @@ from optim.commands.disagg import disagg
 from optim.commands.fit import fit
 from optim.commands.pareto import pareto
 from optim.commands.plan import plan
+from optim.commands.power import power
 from optim.commands.profiles import profiles
+from optim.commands.sensitivity import sensitivity
 from optim.commands.simulate import simulate
 from optim.commands.trace import trace
 from optim.commands.whatif import whatif
@@ -29,7 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (plan, simulate, whatif, pareto, disagg, compare_routers, fit, trace, profiles):
+for command in (plan, simulate, whatif, pareto, sensitivity, disagg, power, compare_routers, fit, trace, profiles):
     app.command()(command)
 
 

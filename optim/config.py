@@ -54,6 +54,9 @@ FLAGS = {
     "router.gamma": "--gamma",
     "router.error": "--error",
     "router.max_tokens": "--max-tokens",
+    "power.pue": "--pue",
+    "power.usd_per_kwh": "--usd-per-kwh",
+    "power.kg_co2_per_kwh": "--kg-co2-per-kwh",
 }
 """The flag that overrides each key of a plan file."""
 
@@ -250,7 +253,7 @@ _PYTHON_ONLY = {("router", "kind"): {"model": "routing by model is for Python: d
 
 
 def _hint(loc: tuple[Any, ...], value: Any) -> str:
-    if isinstance(value, dict) and loc in (("schedule",), ("fleet", "pools")):
+    if isinstance(value, dict) and loc in (("schedule",), ("fleet", "pools"), ("power", "laws")):
         return f"; each row is a table [[{'.'.join(map(str, loc))}]]"
     if isinstance(value, str) and value in _PYTHON_ONLY.get(loc, {}):
         return f"; {_PYTHON_ONLY[loc][value]}"

@@ -1,6 +1,7 @@
 """The tables of a plan file: every key, its domain and what it means.
 
-`[workload]`, `[slo]` and `[fleet]` are for every command; the others are rules of the simulator.
+`[workload]`, `[slo]` and `[fleet]` are for every command, `[power]` for `fleetgrad power`; the others are rules of the
+simulator.
 """
 
 from __future__ import annotations
@@ -178,6 +179,33 @@ class ScheduleRow(Table):
     )
 
 
+class PowerLawRow(Table):
+    """Power of one GPU running n requests: idle + (nominal - idle) / (1 + exp(-steepness (log2 n - log2_midpoint)))."""
+
+    gpu: Text = Field(description="as the profiles name it, such as h200-sxm")
+    idle_w: NonNegative = Field(description="watts with nothing running")
+    nominal_w: Positive = Field(description="watts of an endless batch; above idle_w")
+    steepness: Positive = Field(description="k, per doubling of the batch; the published H100's is 1.0")
+    log2_midpoint: Annotated[float, Field(allow_inf_nan=False)] = Field(
+        description="x0, log2 of the batch half-way up; the published H100's is 4.2"
+    )
+
+
+class PowerTable(Table):
+    """Power and what it costs (`fleetgrad power`)."""
+
+    pue: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = Field(
+        None, description="power of the building over that of its GPUs; left out, the GPUs' alone"
+    )
+    usd_per_kwh: Positive | None = Field(None, description="price of electricity; left out, nothing is priced")
+    kg_co2_per_kwh: NonNegative | None = Field(
+        None, description="carbon intensity of the grid; left out, no emissions are given"
+    )
+    laws: list[PowerLawRow] | None = Field(
+        None, min_length=1, description="of your GPUs; left out, the published constants (H100, A100, A10G)"
+    )
+
+
 class PlanFile(Table):
     """A plan file of fleetgrad."""
 
@@ -190,6 +218,7 @@ class PlanFile(Table):
     transfer: TransferTable | None = Field(None)
     failures: FailuresTable | None = Field(None)
     schedule: list[ScheduleRow] | None = Field(None, min_length=1, description="replicas over time")
+    power: PowerTable = Field(default_factory=PowerTable)  # type: ignore[arg-type]
 
 
 TABLES: dict[str, type[Table]] = {
@@ -202,9 +231,10 @@ TABLES: dict[str, type[Table]] = {
     "transfer": TransferTable,
     "failures": FailuresTable,
     "schedule": ScheduleRow,
+    "power": PowerTable,
 }
 
-ROWS: dict[str, type[Table]] = {"fleet.pools": PoolTable}
+ROWS: dict[str, type[Table]] = {"fleet.pools": PoolTable, "power.laws": PowerLawRow}
 """Tables within tables."""
 
 SIMULATOR = ("serving", "arrivals", "router", "transfer", "failures", "schedule")

@@ -1,9 +1,14 @@
 """whatif: broadcasting, the planner's own costs, infeasible elements, one program for any grid."""
 
+import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import equinox as eqx
 import numpy as np
+import polars as pl
 import pytest
 from fleets import problem
 
@@ -100,3 +105,76 @@ def test_bad_inputs_are_refused(changes, text):
     with pytest.raises(ValueError) as error:
         optim.whatif(problem(), **changes)
     assert text in str(error.value)
+
+
+def test_a_table_has_a_row_for_each_element_and_nulls_for_what_is_not(grid, tmp_path):
+    grid.write(tmp_path / "grid.parquet")
+    table = pl.read_parquet(tmp_path / "grid.parquet")
+    assert [path.name for path in tmp_path.iterdir()] == ["grid.parquet"]
+    assert table["rate_rps"].to_list() == np.repeat(RATES, 3).tolist()
+    np.testing.assert_allclose(table["slo_ttft_p99_ms"], np.tile(OBJECTIVES * 1e3, 3))
+    assert table["slo_tpot_p99_ms"].to_list() == [50.0] * 9
+    assert table["feasible"].to_list() == [False, True, True] * 3
+    for column in table.columns:
+        assert table.filter(~pl.col("feasible"))[column].null_count() == (3 if column not in table.columns[:4] else 0)
+    known = table.filter("feasible")
+    replicas = known["pool0_replicas"] + known["pool1_replicas"]
+    np.testing.assert_allclose(replicas * 4.02, known["cost_usd_per_hour"])
+    assert replicas.dtype == pl.Int64
+    assert set(known["pool0_profile"].drop_nulls()) == {"h100-80gb"}
+    for p in (0, 1):
+        used = known[f"pool{p}_replicas"] > 0
+        assert known[f"pool{p}_profile"].is_not_null().to_list() == used.to_list()
+        assert known[f"pool{p}_upper_tokens"].is_not_null().to_list() == used.to_list()
+
+
+def test_a_table_that_cannot_be_written_leaves_nothing(grid, tmp_path, monkeypatch):
+    def broken(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", broken)
+    with pytest.raises(OSError, match="disk full"):
+        grid.write(tmp_path / "grid.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+ON_DEVICES = """
+import json, sys
+import jax
+jax.config.update("jax_enable_x64", True)
+import numpy as np
+import optim
+from fleets import problem
+module = sys.modules["optim.whatif"]
+module.CHUNK = 4
+module._solve = optim._compile.program(module._solve.__wrapped__)
+said = []
+rates, objectives = np.geomspace(1.0, 900.0, 9), np.array([0.001, 0.06, 0.5])
+grid = optim.whatif(problem(), rate=rates[:, None], ttft_p99_s=objectives, progress=said.append)
+names = ("usd_per_hour", "relaxed_usd_per_hour", "feasible", "replicas", "upper_tokens", "profile")
+values = {name: getattr(grid, name).ravel().tolist() for name in names}
+print(json.dumps({"devices": jax.device_count(), "said": said} | values))
+"""
+
+
+def on_devices(*counts):
+    """What processes with so many devices answer: 27 problems, 4 at a time on each."""
+    running = []
+    for count in counts:
+        flags = f"--xla_force_host_platform_device_count={count} --xla_backend_optimization_level=0"
+        changes = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(Path(__file__).parent)}
+        command = [sys.executable, "-c", ON_DEVICES]
+        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | changes))
+    answers = [process.communicate()[0] for process in running]
+    assert [process.returncode for process in running] == [0] * len(counts)
+    return [json.loads(answer) for answer in answers]
+
+
+def test_any_number_of_devices_gives_identical_answers():
+    one, eight = on_devices(1, 8)
+    assert (one.pop("devices"), eight.pop("devices")) == (1, 8)
+    assert one.pop("said") == [f"h100-80gb + h100-80gb: {k} of 27" for k in range(0, 27, 4)]
+    assert eight.pop("said") == ["h100-80gb + h100-80gb: 0 of 27 on 7 devices"]
+    for name, values in one.items():
+        assert np.array_equal(values, eight[name], equal_nan=name in ("replicas", "upper_tokens")), name
+    assert sum(one["feasible"]) == 18

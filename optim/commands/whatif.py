@@ -76,6 +76,8 @@ def whatif(
         common.write_report(folder / "report.txt", report)
         (folder / "whatif.json").write_text(to_json(document) + "\n", encoding="utf-8")
         common.write_csv(folder / "whatif.csv", [_row(point) for point in document["points"]])
+        with common.clean_errors():
+            answers.write(folder / "whatif.parquet")
     if as_json:
         common.show_json(to_json(document))
     else:

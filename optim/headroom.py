@@ -1,0 +1,103 @@
+"""Headroom: the rate at which the next replica is due, exact on whole sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsim.workload import Workload
+from optim._compile import program
+from optim.sizing import whole_replicas
+from optim.slopes import Point, sizes
+
+_RATES = 64
+"""Rates sized at once: each pass narrows the bracket 63 times."""
+_REACH = 1e4
+"""Times the rate given that are looked at, up and down."""
+_PRECISION = 1e-9
+_MOST_PASSES = 12
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """Until when the replicas that there are suffice, thresholds and the mix of lengths as they are.
+
+    Attributes:
+        rate: requests per second of the whole fleet given.
+        due_rate: of each pool, the highest rate of the fleet at which its replicas suffice by the model; above it the
+            next is due. inf where none is due up to 10,000 times the rate given, 0 where none suffices down to a
+            10,000th of it.
+        required: whole replicas that each pool needs at the rate given.
+        usd_per_hour: price of one replica more in each pool.
+    """
+
+    rate: float
+    due_rate: tuple[float, ...]
+    required: tuple[int, ...]
+    usd_per_hour: tuple[float, ...]
+
+    @property
+    def pool(self) -> int:
+        """Where the first replica is due."""
+        return int(np.argmin(self.due_rate))
+
+    @property
+    def fleet_due_rate(self) -> float:
+        """Where the first replica is due, requests per second of the fleet."""
+        return min(self.due_rate)
+
+    @property
+    def spare(self) -> float:
+        """Growth of the rate, as a share of it, until then; below 0 a pool is already short."""
+        return self.fleet_due_rate / self.rate - 1.0
+
+
+@program
+def _sizes_at(point: Point, workload: Workload, rates: jax.Array, *, model: str) -> jax.Array:
+    tables = point.tables(workload, model=model, coarse=False)
+
+    def one(rate: jax.Array) -> jax.Array:
+        moved = eqx.tree_at(lambda p: p.rate, point, rate)
+        return sizes(moved, tables, model=model, relaxed=False)[1].replicas
+
+    return jax.vmap(one)(rates)
+
+
+def headroom(point: Point, workload: Workload, *, model: str) -> Headroom:
+    """Find it for each pool of a fleet that some number of replicas could serve."""
+
+    def required(rates: np.ndarray) -> np.ndarray:
+        return whole_replicas(np.asarray(_sizes_at(point, workload, jnp.asarray(rates), model=model)))
+
+    rate, replicas = float(point.rate), np.asarray(point.replicas)
+    first = rate * np.geomspace(1.0 / _REACH, _REACH, _RATES)
+    sized = required(first)
+    now = required(np.full(_RATES, rate))[0]
+    due = tuple(_due(required, first, sized, p, float(n)) for p, n in enumerate(replicas))
+    prices = np.asarray(point.profile.usd_per_hour)
+    return Headroom(rate, due, tuple(int(n) for n in now), tuple(float(v) for v in prices))
+
+
+def _due(
+    required: Callable[[np.ndarray], np.ndarray], rates: np.ndarray, sized: np.ndarray, pool: int, replicas: float
+) -> float:
+    """The rate up to which `replicas` suffice; whole sizes do not fall as the rate rises."""
+    low = 0.0
+    for _ in range(_MOST_PASSES):
+        short = sized[:, pool] > replicas
+        if not short.any():
+            return float("inf")
+        at = int(short.argmax())
+        if at == 0:
+            return 0.0
+        low, high = float(rates[at - 1]), float(rates[at])
+        if high - low <= _PRECISION * high:
+            break
+        rates = np.linspace(low, high, _RATES)
+        sized = required(rates)
+    return low

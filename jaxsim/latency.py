@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 
 from jaxsim._roots import decreasing_root
 from jaxsim.occupancy import NODE_WEIGHT, Occupancy
+from jaxsim.step_sharing.response import averaging, queued_tail, residual_tail
 
 Scalar = Float[Array, ""]
 
@@ -52,28 +53,6 @@ class LengthGroups(eqx.Module):
     decode_work_s: Float[Array, " bins"]
 
 
-def averaging(steps_over_correlation: Float[Array, ...]) -> Float[Array, ...]:
-    """Standard deviation of a window average over that of one step; 1 at 0, falls as 1/sqrt; smooth."""
-    y = jnp.maximum(steps_over_correlation, 1e-3)
-    exact = jnp.sqrt(2.0 * (y + jnp.expm1(-y))) / y
-    return jnp.where(steps_over_correlation < 1e-3, 1.0 - steps_over_correlation / 6.0, exact)
-
-
-def _residual_tail(t: Array, width: Array) -> Array:
-    """P(U width > t) for a uniform U."""
-    return jnp.clip(1.0 - t / width, 0.0, 1.0)
-
-
-def _queued_tail(t: Array, width: Array, scale: Scalar) -> Array:
-    """P(U width + Exp(mean scale) > t)."""
-    inside = jnp.clip(t, 0.0, width)
-    rise = jnp.exp(-inside / scale)
-    uniform = 1.0 - inside / width + scale / width * (1.0 - rise)
-    past = jnp.maximum(t - width, 0.0)
-    beyond = jnp.exp(-past / scale) * scale / width * -jnp.expm1(-width / scale)
-    return jnp.where(t < width, uniform, beyond)
-
-
 class StepLatency(eqx.Module):
     """TTFT and TPOT laws of one pool of step-exact engines.
 
@@ -98,8 +77,8 @@ class StepLatency(eqx.Module):
     def wait_tail(self, t: Scalar) -> Scalar:
         """P(admission - arrival > t)."""
         o = self.occupancy
-        met = _residual_tail(t, self._met_step())
-        queued = _queued_tail(t, o.full_step_s, o.wait_scale_s)
+        met = residual_tail(t, self._met_step())
+        queued = queued_tail(t, o.full_step_s, o.wait_scale_s)
         tail = (1.0 - o.wait_probability) * (jnp.asarray(NODE_WEIGHT) * met).sum() + o.wait_probability * queued
         return jnp.where(self.overloaded, 1.0, tail)
 
@@ -109,10 +88,10 @@ class StepLatency(eqx.Module):
         own_step, own_step_queued = self._prefill_step()
         spread = (g.prefill_high - g.prefill_low)[:, None]
         rest = t - g.prefill_low[:, None] * own_step - g.prefill_work_s[:, None]
-        met = _residual_tail(rest, self._met_step()[None, :] + spread * own_step)
+        met = residual_tail(rest, self._met_step()[None, :] + spread * own_step)
         rest_queued = t - g.prefill_low * own_step_queued - g.prefill_work_s
         width = o.full_step_s + (g.prefill_high - g.prefill_low) * own_step_queued
-        queued = _queued_tail(rest_queued, width, o.wait_scale_s)
+        queued = queued_tail(rest_queued, width, o.wait_scale_s)
         free = (met * jnp.asarray(NODE_WEIGHT)[None, :]).sum(1)
         tail = (g.prefill_share * ((1.0 - o.wait_probability) * free + o.wait_probability * queued)).sum()
         return jnp.where(self.overloaded, 1.0, tail)

@@ -18,23 +18,20 @@ This module is the seam between the loads of a pool and its latencies: `occupanc
 from __future__ import annotations
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+
+from jaxsim.step_sharing.full import TINY, log_full_odds
 
 Scalar = Float[Array, ""]
 
 SAFE_UTILIZATION = 0.9999
 """An overloaded pool has no stationary law; its formulas are evaluated here and its tails replaced by 1."""
 
-TINY = 1e-12
-
 _LEAST_WORK_S = 1e-15
 """Work that every running request adds to a step at the least: without any, the formulas have 0/0 for a limit."""
 
-_LEGENDRE_X, _LEGENDRE_W = (v / 2.0 for v in np.polynomial.legendre.leggauss(48))
-_LEGENDRE_X = _LEGENDRE_X + 0.5
 _HERMITE_Z, _HERMITE_W = np.polynomial.hermite_e.hermegauss(9)
 NODE_WEIGHT = _HERMITE_W / _HERMITE_W.sum()
 """Probabilities of the nodes of `Occupancy`."""
@@ -105,41 +102,6 @@ def _gamma_nodes(mean: Scalar, shape: Scalar) -> Float[Array, " nodes"]:
     """Values of a gamma law at the Gauss-Hermite scores (Wilson and Hilferty 1931)."""
     root = 1.0 - 1.0 / (9.0 * shape) + jnp.asarray(_HERMITE_Z) / (3.0 * jnp.sqrt(shape))
     return mean * jnp.maximum(root, 0.0) ** 3
-
-
-def log_full_odds(limit: Scalar, branching: Scalar, intensity: Scalar) -> Scalar:
-    r"""ln(1/B), B the blocking probability of an engine whose occupancy is negative binomial up to `limit`.
-
-    $$\frac1B = (N + r + 1)\int_a^1 \Big(\frac{1-w}{1-a}\Big)^{r} \Big(\frac{w}{a}\Big)^{N} \frac{dw}{1-a}$$
-
-    with $1 - w = (1 - a)(1 - t)^3$, smooth in t for every r, by 48-node Gauss-Legendre quadrature over the window
-    that matters; real N > 0, 0 < a < 1, r > 0. Nothing cancels as a falls to 0 and r a stays: that limit is
-    Erlang B.
-    """
-    n, a, r = limit, branching, intensity
-    low, high = _window(*jax.lax.stop_gradient((n, a, r)))
-    t = low + (high - low) * jnp.asarray(_LEGENDRE_X)
-    grown = (1.0 - a) / a * t * (3.0 - 3.0 * t + t**2)  # w / a - 1
-    exponent = n * jnp.log1p(grown) + 3.0 * r * jnp.log1p(-t)
-    largest = jax.lax.stop_gradient(exponent.max())
-    mean = (jnp.asarray(_LEGENDRE_W) * 3.0 * (1.0 - t) ** 2 * jnp.exp(exponent - largest)).sum()
-    return jnp.log(n + 1.0 + r) + largest + jnp.log(mean * (high - low))
-
-
-def _window(n: Scalar, a: Scalar, r: Scalar) -> tuple[Scalar, Scalar]:
-    """Range of t, within [0, 1], outside which the integrand is below 1e-16 of its peak.
-
-    In w the integrand is a beta law of counts n + 1 and r + 1: standard deviations, and what a gamma tail of the
-    count on that side adds to them. In overload it falls from the lower end on.
-    """
-    mode = n / (r + n)
-    deviation = jnp.sqrt((r + 1.0) * (n + 1.0) / (r + n + 2.0) ** 3)
-    below, above = (8.5 * deviation + (12.0 + 24.0 / (1.0 + k / 8.0)) / (r + n) for k in (r, n))
-    fall = 40.0 / jnp.maximum(r / (1.0 - a) - n / a, TINY)
-    above = jnp.where(mode < a, jnp.minimum(above, fall), above)
-    ends = jnp.stack([jnp.maximum(mode, a) - below, jnp.maximum(mode, a) + above])
-    low, high = -jnp.expm1(jnp.log1p(-jnp.clip((ends - a) / (1.0 - a), 0.0, 1.0)) / 3.0)
-    return low, high
 
 
 def occupancy(load: PoolLoad) -> Occupancy:

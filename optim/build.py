@@ -129,7 +129,7 @@ def disagg_request(settings: Settings) -> DisaggRequest:
 def _unused_to_plan(settings: Settings, used: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Notes on what only the simulator of a fleet that is spelled out uses."""
     unused = ["fleet.pools"] if settings.tables.fleet.pools is not None else []
-    unused += [table for table in SIMULATOR if table not in used and _given(settings, table)]
+    unused += [table for table in SIMULATOR if table not in used and is_given(settings, table)]
     notes = _unused_power(settings)
     if unused:
         was = "it was not used" if len(unused) == 1 else "they were not used"
@@ -138,10 +138,11 @@ def _unused_to_plan(settings: Settings, used: tuple[str, ...] = ()) -> tuple[str
 
 
 def _unused_power(settings: Settings) -> tuple[str, ...]:
-    return ("power: for `fleetgrad power`; it was not used",) if _given(settings, "power") else ()
+    return ("power: for `fleetgrad power`; it was not used",) if is_given(settings, "power") else ()
 
 
-def _given(settings: Settings, table: str) -> bool:
+def is_given(settings: Settings, table: str) -> bool:
+    """Whether a file or a flag says anything of a table."""
     found = settings.value(table)
     return bool(found.model_fields_set) if isinstance(found, Table) else found is not None
 

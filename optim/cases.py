@@ -105,11 +105,10 @@ def case_metrics(case: Case, replicas: Float[Array, " pools"], upper: Float[Arra
 
 
 class SizedDesigns(NamedTuple):
-    """Sizes of a batch of thresholds: real replicas of each pool, feasibility and relaxed price of each design."""
+    """Sizes of a batch of thresholds: real replicas of each pool, and feasibility of each design."""
 
     replicas: np.ndarray
     feasible: np.ndarray
-    relaxed_usd_per_hour: np.ndarray
 
 
 class Margins(NamedTuple):
@@ -122,33 +121,31 @@ class Margins(NamedTuple):
     utilization: np.ndarray
 
 
-def sized_designs(case: Case, upper: np.ndarray, *, model: str, relaxed: bool = False) -> SizedDesigns:
-    """Exact sizes (`relaxed`: with real-valued slots) of thresholds, one design a row."""
-    real_slots = relaxed and model == "kimura"  # the step model has nothing to relax
-    return SizedDesigns(*_in_batches(lambda rows: _sizes(case, rows[0], model=model, relaxed=real_slots), upper))
+def sized_designs(case: Case, upper: np.ndarray, *, model: str) -> SizedDesigns:
+    """Exact sizes of thresholds, one design a row."""
+    return SizedDesigns(*in_batches(lambda rows: _sizes(case, rows[0], model=model), upper))
 
 
 def margins(case: Case, upper: np.ndarray, replicas: np.ndarray, *, model: str) -> Margins:
     """How far whole designs, one a row, are from what each constraint allows."""
-    return Margins(*_in_batches(lambda rows: _margins(case, rows[0], rows[1], model=model), upper, replicas))
+    return Margins(*in_batches(lambda rows: _margins(case, rows[0], rows[1], model=model), upper, replicas))
 
 
-_BATCH = 64
-
-
-def _in_batches(function: Callable[[list[Array]], tuple[Array, ...]], *columns: np.ndarray) -> list[np.ndarray]:
-    """Apply a function of a fixed number of rows to any number of them: one compiled program serves all."""
+def in_batches(
+    function: Callable[[list[Array]], tuple[Array, ...]], *columns: np.ndarray, size: int = 64
+) -> list[np.ndarray]:
+    """Apply a function of `size` rows to any number of them: one compiled program serves all."""
     number = len(columns[0])
-    padded = [np.concatenate([c, np.repeat(c[-1:], -number % _BATCH, axis=0)]) for c in columns]
-    starts = range(0, len(padded[0]), _BATCH)
-    parts = [function([jnp.asarray(c[first : first + _BATCH]) for c in padded]) for first in starts]
+    padded = [np.concatenate([c, np.repeat(c[-1:], -number % size, axis=0)]) for c in columns]
+    starts = range(0, len(padded[0]), size)
+    parts = [function([jnp.asarray(c[first : first + size]) for c in padded]) for first in starts]
     return [np.concatenate([np.asarray(v) for v in column])[:number] for column in zip(*parts, strict=True)]
 
 
 @program
-def _sizes(case: Case, upper: Array, *, model: str, relaxed: bool) -> tuple[Array, Array, Array]:
-    size = jax.vmap(lambda u: case.sizes(u, model=model, relaxed=relaxed))(upper)
-    return size.replicas, jnp.all(size.feasible, axis=1), jax.vmap(case.relaxed_usd_per_hour)(size)
+def _sizes(case: Case, upper: Array, *, model: str) -> tuple[Array, Array]:
+    size = jax.vmap(lambda u: case.sizes(u, model=model, relaxed=False))(upper)
+    return size.replicas, jnp.all(size.feasible, axis=1)
 
 
 @program

@@ -18,32 +18,22 @@ import numpy as np
 import des
 from des import Estimate, SimulationResult
 from des.simulate import default_requests
-from jaxsim.disagg import (
-    RULE_OF_THUMB_RPS,
-    DisaggMetrics,
-    Factors,
-    Phases,
-    disagg_metrics,
-    phases,
-    reference_decode,
-    reference_prefill,
-)
+from jaxsim.disagg import DisaggMetrics, Factors, Phases, disagg_metrics, phases
 from jaxsim.evaluate import PoolDemand
 from jaxsim.fleet import FleetDesign
 from jaxsim.kv_transfer import KvTransfer
 from jaxsim.profiles import Profile
-from jaxsim.workload import Workload
 from optim.cases import IDLE_RATE
+from optim.disagg_reference import ReferencePair, reference_pairs, rule_of_thumb, served_requests
 from optim.plan import PRECISION, Plan, PlanStatus, plan
 from optim.problem import PlanProblem
 from optim.sizing import Targets, required_replicas, whole_replicas
+from optim.verify import Correction, corrected_target, excess_factor
 
 Progress = Callable[[str], None]
 
 MAX_ROUNDS = 12
 QUANTILE = 0.99
-_LEAST_EXCESS = 0.02
-_FACTORS = (0.25, 5.0)
 
 
 class DisaggStatus(Enum):
@@ -111,20 +101,6 @@ class DisaggFleet:
 
 
 @dataclass(frozen=True)
-class ReferencePair:
-    """What the reference model says of a pair of profiles: least whole workers at the rate, and its figures."""
-
-    prefill: Profile
-    decode: Profile
-    prefill_replicas: int
-    decode_replicas: int
-    rate: float
-    ttft_s: float
-    tpot_s: float
-    usd_per_hour: float
-
-
-@dataclass(frozen=True)
 class DisaggPlan:
     """The answer.
 
@@ -174,9 +150,7 @@ class _Phase:
 
     def proposal(self) -> int | None:
         """Replicas that the corrected model asks for, strictly inside the bracket; None where no number is enough."""
-        target = self.objective_s
-        if self.floor_s < self.objective_s:
-            target = self.floor_s + (self.objective_s - self.floor_s) / self.factor
+        target = corrected_target(self.objective_s, self.floor_s, self.factor)
         size = _size(self.demand, **{self.figure: jnp.asarray(target)})
         if size is None and self.least_met is None:
             return None if self.factor == 1.0 else 2 * max(self.most_failed, 1)
@@ -195,11 +169,9 @@ class _Phase:
         else:
             self.most_failed = max(self.most_failed, replicas)
         if np.isfinite(modelled) and np.isfinite(simulated):
-            least = _LEAST_EXCESS * modelled
-            ratio = max(simulated - self.floor_s, _LEAST_EXCESS * simulated) / max(modelled - self.floor_s, least)
-            self.factor = float(np.clip(ratio, *_FACTORS))
+            self.factor = excess_factor(simulated, modelled, self.floor_s)
         elif not met:
-            self.factor = _FACTORS[1]
+            self.factor = Correction.LIMITS[1]
 
 
 def disagg(
@@ -252,7 +224,7 @@ def disagg(
 
 def _candidates(problem: PlanProblem, link: KvTransfer, reasons: list[str]) -> tuple[_Phase, _Phase] | None:
     """The cheapest hardware of each pool by the model; None, with reasons, where an objective is out of reach."""
-    slo, (served, rate) = problem.slo, _served(problem)
+    slo, (served, rate) = problem.slo, served_requests(problem)
     best: dict[str, tuple[float, _Phase]] = {}
     for profile in problem.profiles:
         if not problem.fits(profile):
@@ -295,7 +267,7 @@ def _search(
     progress: Progress,
 ) -> tuple[DisaggFleet, bool, tuple[tuple[PhaseTry, PhaseTry], ...]]:
     """Ask the simulator about sizes until one replica less of either pool was refused, or the rounds are used up."""
-    both = phases(prefill.profile, decode.profile, *_served(problem), link)
+    both = phases(prefill.profile, decode.profile, *served_requests(problem), link)
     tries: list[tuple[PhaseTry, PhaseTry]] = []
     best: DisaggFleet | None = None
     last: DisaggFleet | None = None
@@ -369,16 +341,6 @@ def _met(fleet: DisaggFleet, problem: PlanProblem) -> tuple[bool, bool]:
     return before, after
 
 
-def _served(problem: PlanProblem) -> tuple[Workload, float]:
-    """The requests that are not rejected, and their rate."""
-    workload = problem.limited
-    kept = np.asarray(workload.total_tokens) <= problem.context
-    weight = np.asarray(workload.weight)[kept]
-    lengths = (np.asarray(workload.input_tokens)[kept], np.asarray(workload.output_tokens)[kept])
-    served = Workload.from_lengths(*lengths, weight=weight, name=workload.name, source=workload.source)
-    return served, problem.rate * float(weight.sum())
-
-
 def _metrics(found: Phases, before: int, after: int) -> DisaggMetrics:
     return disagg_metrics(found, jnp.asarray(float(before)), jnp.asarray(float(after)))
 
@@ -410,42 +372,3 @@ def _advice(fleet: DisaggFleet | None, aggregated: Plan) -> Advice:
     if plain is None:
         return Advice.ONLY_DISAGGREGATED
     return Advice.DISAGGREGATE if fleet.usd_per_hour < plain else Advice.AGGREGATE
-
-
-def rule_of_thumb(rate: float) -> str:
-    """What the reference documents say of a rate."""
-    seldom, often = RULE_OF_THUMB_RPS
-    if rate < seldom:
-        return f"rule of thumb: below {seldom:g} req/s seldom worth operating two pools"
-    if rate < often:
-        return f"rule of thumb: between {seldom:g} and {often:g} req/s it depends"
-    return f"rule of thumb: from about {often:g} req/s on it can pay, at a longer TTFT"
-
-
-def reference_pairs(problem: PlanProblem, factors: Factors = Factors()) -> tuple[ReferencePair, ...]:
-    """Every pair of profiles by the reference model, at the workload's mean lengths; cheapest first."""
-    served, rate = _served(problem)
-    weight = np.asarray(served.weight)
-    mean_input = float(weight @ np.asarray(served.input_tokens))
-    mean_output = float(weight @ np.asarray(served.output_tokens))
-    pairs = []
-    for before in problem.profiles:
-        for after in problem.profiles:
-            first = reference_prefill(before, mean_input, max_context=problem.context, factors=factors)
-            then = reference_decode(after, mean_output, max_context=problem.context, factors=factors)
-            if float(first.rate) <= 0 or float(then.rate) <= 0:
-                continue  # no slot for a request of the longest length
-            workers = [int(np.ceil(rate / float(each.rate))) for each in (first, then)]
-            pairs.append(
-                ReferencePair(
-                    prefill=before,
-                    decode=after,
-                    prefill_replicas=workers[0],
-                    decode_replicas=workers[1],
-                    rate=min(workers[0] * float(first.rate), workers[1] * float(then.rate)),
-                    ttft_s=float(first.latency_s),
-                    tpot_s=float(then.latency_s),
-                    usd_per_hour=workers[0] * float(before.usd_per_hour) + workers[1] * float(after.usd_per_hour),
-                )
-            )
-    return tuple(sorted(pairs, key=lambda pair: pair.usd_per_hour))

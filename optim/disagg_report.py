@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from jaxsim.units import MS_PER_S
-from optim.disagg import Advice, DisaggFleet, DisaggPlan, DisaggStatus, ReferencePair
+from optim.disagg import Advice, DisaggFleet, DisaggPlan, DisaggStatus
+from optim.disagg_reference import ReferencePair
 from optim.documents import (
     Document,
     document,

@@ -31,7 +31,7 @@ def _tails(design: FleetDesign, workload: Workload, rate: jax.Array, times: jax.
 
 def figures(design: FleetDesign, workload: Workload, rate: float, *, model: str) -> Metrics:
     """`jaxsim.evaluate` for a single use."""
-    return _figures(design, _lengths(workload), jnp.asarray(rate, dtype=float), model=model)
+    return _figures(design, lengths_alone(workload), jnp.asarray(rate, dtype=float), model=model)
 
 
 def model_figures(design: FleetDesign, workload: Workload, rate: float, rules: Rules, *, model: str) -> Metrics | None:
@@ -46,11 +46,11 @@ def ttft_tail(
     design: FleetDesign, workload: Workload, rate: float, times_s: Float[np.ndarray, " times"], *, model: str
 ) -> Float[np.ndarray, " times"]:
     """P(TTFT > t) over the accepted requests of all pools."""
-    tails = _tails(design, _lengths(workload), jnp.asarray(rate, dtype=float), jnp.asarray(times_s), model=model)
+    tails = _tails(design, lengths_alone(workload), jnp.asarray(rate, dtype=float), jnp.asarray(times_s), model=model)
     return np.asarray(tails)
 
 
-def _lengths(workload: Workload) -> Workload:
+def lengths_alone(workload: Workload) -> Workload:
     """Without what the model does not look at, so that equal shapes share one program."""
     return Workload(
         workload.input_tokens, workload.output_tokens, workload.weight, workload.knots, workload.rows_to_knot

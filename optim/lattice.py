@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 
 from jaxsim.evaluate import pool_demand
 from optim._compile import program
-from optim.cases import Case, beyond_cache
+from optim.cases import Case, beyond_cache, in_batches
 from optim.sizing import Targets, required_replicas, whole_replicas
 
 NODES = {1: 1, 2: 192, 3: 96, 4: 64, 5: 48, 6: 40}
@@ -105,15 +105,11 @@ def _interval_sizes(
 
 def interval_sizes(case: Case, nodes: np.ndarray, pairs: np.ndarray, targets: Targets, *, model: str) -> np.ndarray:
     """Whole replicas of the intervals between pairs of nodes (rows of two indices); inf where no number is enough."""
-    pairs = np.asarray(pairs)
-    found = []
-    for first in range(0, len(pairs), _BATCH):
-        rows = pairs[first : first + _BATCH]
-        padded = np.concatenate([rows, np.repeat(rows[-1:], _BATCH - len(rows), axis=0)])
-        low, high = (jnp.asarray(nodes[padded[:, k]]) for k in (0, 1))
-        size, feasible = (np.asarray(v)[: len(rows)] for v in _interval_sizes(case, low, high, targets, model=model))
-        found.append(np.where(feasible, whole_replicas(size), np.inf))
-    return np.concatenate(found)
+    low, high = nodes[np.asarray(pairs)].T
+    size, feasible = in_batches(
+        lambda rows: _interval_sizes(case, rows[0], rows[1], targets, model=model), low, high, size=_BATCH
+    )
+    return np.where(feasible, whole_replicas(size), np.inf)
 
 
 def lattice(hardware: list[Case], targets: list[Targets], *, model: str, cells: int | None = None) -> Lattice:

@@ -20,7 +20,7 @@ from jaxsim.workload import Workload
 from optim._compile import program
 from optim.binding import Binding
 from optim.cases import Case, choice_of
-from optim.figures import _lengths
+from optim.figures import lengths_alone
 from optim.headroom import Headroom, headroom
 from optim.knobs import Knob, knobs
 from optim.problem import PlanProblem
@@ -200,7 +200,7 @@ def study(
     """
     correction = Correction.none(design.num_pools) if correction is None else correction
     targets = Targets(*(jnp.asarray(v) for v in correction.targets(problem.slo)))
-    workload, point = _lengths(problem.limited), Point.of(design, problem, targets)
+    workload, point = lengths_alone(problem.limited), Point.of(design, problem, targets)
     exact = slopes(point, workload, model=problem.model, coarse=False)
     coarse = slopes(point, workload, model=problem.model, coarse=True)
     room = headroom(point, workload, model=problem.model)

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
-from optim.build import FleetRequest, _given, fleet_request, plan_request
+from optim.build import FleetRequest, fleet_request, is_given, plan_request
 from optim.config import FLAGS, ConfigError, Settings
 from optim.inputs import Inputs
 from optim.plan import PRECISION, Plan, PlanStatus, plan
@@ -78,7 +78,7 @@ def _problem(given: FleetRequest) -> PlanProblem:
 
 def _notes(settings: Settings) -> tuple[str, ...]:
     """What the simulator's rules would change and the model does not know."""
-    rules = [f"[{name}]" for name in SIMULATOR if _given(settings, name)]
+    rules = [f"[{name}]" for name in SIMULATOR if is_given(settings, name)]
     if not rules:
         return ()
     return (f"{', '.join(rules)}: rules of the simulator, which the model does not know; not used",)

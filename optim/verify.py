@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -198,8 +199,8 @@ class Correction:
         """TTFT and TPOT targets of each pool, seconds, that stand for the SLO in the uncorrected model."""
         tpot = np.inf if slo.tpot_p99_s is None else slo.tpot_p99_s
         return (
-            _target(slo.ttft_p99_s, self.ttft_floor_s, self.ttft),
-            _target(tpot, self.tpot_floor_s, self.tpot),
+            corrected_target(slo.ttft_p99_s, self.ttft_floor_s, self.ttft),
+            corrected_target(tpot, self.tpot_floor_s, self.tpot),
         )
 
     @classmethod
@@ -208,9 +209,15 @@ class Correction:
             return cls.LIMITS[1]
         if simulated is None or not np.isfinite(modelled):
             return 1.0
-        excess = max(simulated.value - floor, _LEAST_EXCESS * simulated.value)
-        return float(np.clip(excess / max(modelled - floor, _LEAST_EXCESS * modelled), *cls.LIMITS))
+        return excess_factor(simulated.value, modelled, floor)
 
 
-def _target(slo: float, floor: np.ndarray, factor: np.ndarray) -> np.ndarray:
+def excess_factor(simulated: float, modelled: float, floor: float) -> float:
+    """Simulated over modelled excess of a P99 above its floor, within `Correction.LIMITS`."""
+    excess = max(simulated - floor, _LEAST_EXCESS * simulated)
+    return float(np.clip(excess / max(modelled - floor, _LEAST_EXCESS * modelled), *Correction.LIMITS))
+
+
+def corrected_target(slo: float, floor: Any, factor: Any) -> Any:
+    """What stands for an objective in the uncorrected model: its excess over the floor divided by the factor."""
     return np.where(floor < slo, floor + (slo - floor) / factor, slo)

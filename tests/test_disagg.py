@@ -25,7 +25,8 @@ from jaxsim.disagg import (
 )
 from jaxsim.kv_transfer import KvTransfer
 from optim.cli import app
-from optim.disagg import Advice, DisaggStatus, disagg, reference_pairs, rule_of_thumb
+from optim.disagg import Advice, DisaggStatus, disagg
+from optim.disagg_reference import reference_pairs, rule_of_thumb
 
 LINK = KvTransfer(kv_bytes_per_token=131_072, bytes_per_s=50e9, latency_s=5e-4)
 MEASURED = "llama-3.1-8b@h100-sxm:tp1:kernels"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy.special import gammaln
 
 from jaxsim import queueing
-from jaxsim.latency import averaging
 from jaxsim.occupancy import NODE_WEIGHT, PoolLoad, occupancy
+from jaxsim.step_sharing.response import averaging
 from optim._compile import program
 
 

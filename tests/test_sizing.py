@@ -80,10 +80,12 @@ def test_unreachable_objectives_are_infeasible_with_the_constraint():
 
 @pytest.mark.parametrize("model", MODELS)
 def test_an_empty_pool_needs_nothing(model):
-    sized = sized_designs(small_case(model), np.array([[10.0, 7900.0], [7900.0, 7900.0]]), model=model)
+    case, upper = small_case(model), np.array([[10.0, 7900.0], [7900.0, 7900.0]])
+    sized = sized_designs(case, upper, model=model)
     assert sized.feasible.all()
     assert sized.replicas[0, 0] == sized.replicas[1, 1] == 0.0
-    assert sized.relaxed_usd_per_hour[0] == pytest.approx(max(sized.replicas[0, 1], 1.0) * 4.02)
+    price = case.relaxed_usd_per_hour(case.sizes(jnp.asarray(upper[0]), model=model, relaxed=False))
+    assert float(price) == pytest.approx(max(sized.replicas[0, 1], 1.0) * 4.02)
 
 
 @program

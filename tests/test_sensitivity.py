@@ -15,7 +15,7 @@ from jaxsim.workload import Workload
 from optim._compile import program
 from optim.binding import Binding
 from optim.cases import choice_of, sized_designs
-from optim.figures import _lengths
+from optim.figures import lengths_alone
 from optim.headroom import headroom
 from optim.knobs import KnobKind, knobs
 from optim.problem import SLO
@@ -82,7 +82,7 @@ MS = {"ttft_p99_ms", "tpot_p99_ms"}
 
 def differences(found, one, model):
     """Central differences of cost and P99s in an input: sizes and roots are solved anew at every point."""
-    workload = _lengths(found.problem.limited)
+    workload = lengths_alone(found.problem.limited)
     point = Point.of(found.design, found.problem, found.targets)
     coarse, at = one.name == "upper_tokens", LEAVES[one.name]
     names = [str(name) for name in found.design.profile.name]
@@ -154,7 +154,7 @@ def optimum(of, hardware, near):
     point, width = Point.of(fleet(of, hardware=hardware), of, targets), 0.1
     for _ in range(6):
         cuts = near * np.exp(np.linspace(-width, width, 41))
-        costs = np.asarray(costs_of(point, _lengths(of.limited), jnp.asarray(cuts), of.model))
+        costs = np.asarray(costs_of(point, lengths_alone(of.limited), jnp.asarray(cuts), of.model))
         near, width = cuts[costs.argmin()], width / 8.0
     return float(costs.min())
 
@@ -194,7 +194,7 @@ def test_a_correction_reaches_the_price_of_an_objective():
     taught = Correction(np.array([2.0, 1.5]), np.ones(2), np.array([0.03, 0.05]), np.zeros(2))
     found = study(of, fleet(of), correction=taught)
     np.testing.assert_allclose(np.asarray(found.targets.ttft_s), [0.03 + 0.37 / 2.0, 0.05 + 0.35 / 1.5])
-    workload = _lengths(of.limited)
+    workload = lengths_alone(of.limited)
     mine = next(one for one in found.slopes if one.name == "ttft_p99_ms")
 
     def cost(by):
@@ -226,7 +226,7 @@ def test_headroom_is_where_the_sizing_asks_for_one_more(found, model):
 def test_headroom_of_a_fleet_that_is_short_is_below_its_rate(found, model):
     of = replace(found.problem, rate=found.headroom.fleet_due_rate * 1.5)
     point = Point.of(found.design, of, found.targets)
-    room = headroom(point, _lengths(of.limited), model=model)
+    room = headroom(point, lengths_alone(of.limited), model=model)
     assert room.spare == pytest.approx(1.0 / 1.5 - 1.0, rel=1e-6)
     assert room.required[room.pool] > found.design.replicas[room.pool]
 
@@ -273,7 +273,7 @@ def test_the_simulator_confirms_the_order_of_the_knobs():
     of = asked("step", slo=SLO(0.4, 0.05))
     design = fleet(of, (2.0, 3.0))
     targets = Targets(jnp.full(2, 0.4), jnp.full(2, 0.05))
-    found = knobs(design, _lengths(of.limited), of.rate, targets, model="step")
+    found = knobs(design, lengths_alone(of.limited), of.rate, targets, model="step")
     chosen = [k for k in found if k.kind is KnobKind.REPLICAS or (k.kind is KnobKind.CHUNK and k.pool == 1)]
     assert len(chosen) == 4
 

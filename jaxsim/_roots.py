@@ -8,6 +8,7 @@ of what a first plan waits for.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from jaxtyping import Array, Float
 
 Scalar = Float[Array, ""]
 
-QUANTILE_EVALUATIONS = 40
+QUANTILE_EVALUATIONS = 24
 _SLACK = 1.0
 _TRUNCATION = 0.2
 
@@ -56,28 +57,48 @@ def bracketed_root(function: Callable[[Scalar], Scalar], lower: Scalar, upper: S
     return low + (high - low) * at_low / (at_low - at_high)
 
 
-def newton_step(x: Scalar, value: Scalar, slope: Scalar) -> Scalar:
-    """One Newton step from a converged `x`: polishes the value and carries the implicit derivative of `value`.
-
-    `x` and `slope` are taken as constants. Where the function is flat the step and its derivative are 0.
-    """
-    falling = slope < 0
-    step = value / jnp.where(falling, jax.lax.stop_gradient(slope), -1.0)
-    return jax.lax.stop_gradient(x) - jnp.where(falling, step, 0.0)
-
-
-def decreasing_root(function: Callable[[Scalar, Any], Scalar], args: Any, lower: Scalar, upper: Scalar) -> Scalar:
+def decreasing_root(
+    function: Callable[[Scalar, Any], Scalar],
+    args: Any,
+    lower: Scalar,
+    upper: Scalar,
+    *,
+    evaluations: int = QUANTILE_EVALUATIONS,
+) -> Scalar:
     """The x in [lower, upper] where ``function(x, args)`` falls through 0, differentiable in `args`.
 
-    The derivative is that of the implicit function; none flows through the bracket. Without a change of sign the
-    nearer end of the bracket is returned, with derivative 0 where the function is flat there.
+    The derivative is that of the implicit function, and costs only those who ask for it; none flows through the
+    bracket, and `function` must not close over anything that is differentiated or batched. Without a change of sign
+    the nearer end of the bracket is returned, with derivative 0.
     """
-    frozen = jax.lax.stop_gradient(args)
-    lower, upper = jax.lax.stop_gradient((lower, upper))
-    x = bracketed_root(lambda t: function(t, frozen), lower, upper, evaluations=QUANTILE_EVALUATIONS)
-    _, slope = jax.jvp(lambda t: function(t, frozen), (x,), (jnp.ones_like(x),))
-    polished = newton_step(x, function(jax.lax.stop_gradient(x), args), slope)
-    free = jax.lax.stop_gradient(polished)
-    reach = (upper - lower) * 2.0 ** -(QUANTILE_EVALUATIONS - 2.0)
-    kept = jnp.clip(free, x - reach, x + reach)  # beside a kink Newton's step leaves the bracket found
-    return jnp.clip(kept + (polished - free), lower, upper)
+    return _root(function, evaluations, args, lower, upper)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _root(
+    function: Callable[[Scalar, Any], Scalar], evaluations: int, args: Any, lower: Scalar, upper: Scalar
+) -> Scalar:
+    return bracketed_root(lambda x: function(x, args), lower, upper, evaluations=evaluations)
+
+
+@_root.defjvp
+def _implicit(
+    function: Callable[[Scalar, Any], Scalar], evaluations: int, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[Scalar, Scalar]:
+    args, lower, upper = primals
+    x = _root(function, evaluations, args, lower, upper)
+    value, moved = jax.jvp(lambda inner: function(x, inner), (args,), (tangents[0],))
+    _, slope = jax.jvp(lambda t: function(t, args), (x,), (jnp.ones_like(x),))
+    return x, implicit_tangent(x, value, slope, moved, lower, upper)
+
+
+def implicit_tangent(x: Scalar, value: Scalar, slope: Scalar, moved: Scalar, lower: Scalar, upper: Scalar) -> Scalar:
+    """Tangent of a root x in [lower, upper] of a falling function, from its value and slope there and its own tangent.
+
+    0 where the function is flat, or not near a root: x is then an end of the bracket.
+    """
+    falling = slope < 0.0
+    steepness = jnp.where(falling, slope, -1.0)
+    onward = x - value / steepness
+    crossed = falling & (onward > lower) & (onward < upper)
+    return jnp.where(crossed, -moved / steepness, 0.0)

@@ -56,8 +56,8 @@ def active_law(pool: PoolLaws) -> tuple[Float[Array, " numbers"], Float[Array, "
     limit, engines = jnp.maximum(pool.concurrency_limit, _TINY), jnp.maximum(pool.replicas, 1.0)
     law, nearly = pool.latency, (pool.utilization - _NEARLY_FULL) / (1.0 - _NEARLY_FULL)
     if isinstance(law, StepLatency):
-        mean, full = law.occupancy.mean_active, law.occupancy.wait_probability
-        stretch = law.occupancy.mean_step_s / law.base_s
+        mean, full = law.state.running, law.state.wait_probability
+        stretch = 1.0 + law.state.fluctuations.work_s / law.state.base_s
     else:
         mean, full = law.arrival_rate * law.service_s / engines, jnp.exp(jnp.minimum(law.log_wait_tail(0.0), 0.0))
         stretch = jnp.ones(())
@@ -79,18 +79,22 @@ def _count_law(numbers: Array, mean: Scalar, ratio: Scalar, limit: Scalar) -> Ar
     inside = room > 0.0
     weight = jnp.where(inside, jnp.log(jnp.where(inside, room, 1.0)), -jnp.inf)
 
-    def law(tilt: Scalar, inner: tuple[Array, Array]) -> Array:
-        share, powers = inner
-        return jax.nn.softmax(jnp.where(inside, tilt * numbers - powers * gammaln(numbers + 1.0) + share, -jnp.inf))
-
-    def excess(tilt: Scalar, inner: Any) -> Scalar:
-        wanted, *given = inner
-        return wanted - (law(tilt, (given[0], given[1])) * numbers).sum()
-
     safe = jnp.where(inside, weight, 0.0)
+    given = (mean, numbers, inside.astype(float), safe, ratio)
     top = ratio * jnp.log(limit + 1.0) + 60.0
-    tilt = decreasing_root(excess, (mean, safe, ratio), -60.0 * jnp.maximum(ratio, 1.0), top)
-    return law(tilt, (safe, ratio))
+    tilt = decreasing_root(_shortfall, given, -60.0 * jnp.maximum(ratio, 1.0), top)
+    return _tilted(tilt, *given[1:])
+
+
+def _tilted(tilt: Scalar, numbers: Array, inside: Array, share: Array, powers: Scalar) -> Array:
+    exponent = tilt * numbers - powers * gammaln(numbers + 1.0) + share
+    return jax.nn.softmax(jnp.where(inside > 0.0, exponent, -jnp.inf))
+
+
+def _shortfall(tilt: Scalar, given: tuple[Any, ...]) -> Scalar:
+    """Mean wanted less that of the law of that tilt."""
+    wanted, numbers, *rest = given
+    return wanted - (_tilted(tilt, numbers, *rest) * numbers).sum()
 
 
 def mean_watts(law: PowerLaw, pool: PoolLaws) -> Scalar:

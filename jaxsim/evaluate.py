@@ -13,12 +13,13 @@ from jaxtyping import Array, Bool, Float
 from jaxsim import engine, reference
 from jaxsim._checks import require_non_negative, require_x64, unknown
 from jaxsim._roots import decreasing_root
-from jaxsim.engine import StepTable
 from jaxsim.fleet import FleetDesign
-from jaxsim.latency import LengthGroups, StepLatency
+from jaxsim.latency import StepLatency
 from jaxsim.latency import quantile as latency_quantile
 from jaxsim.profiles import Profile
 from jaxsim.reference import ReferenceLatency
+from jaxsim.step_sharing.tables import Mix, SharingTable, between
+from jaxsim.step_sharing.tables import tabulate as tabulate_sharing
 from jaxsim.units import SECONDS_PER_HOUR, TOKENS_PER_MILLION
 from jaxsim.workload import LengthTable, Workload
 
@@ -28,6 +29,9 @@ PerPool = Float[Array, " pools"]
 PerPoolOrOne = Float[Array, "*pools"]
 Scalar = Float[Array, ""]
 Latency = StepLatency | ReferenceLatency
+
+_LEVELS = (0.5, 0.95, 0.99)
+"""Quantiles of TTFT that are solved."""
 
 _EMPTY_SHARE = 1e-9
 """A pool with a smaller share of the requests is empty: its sums are rounding noise."""
@@ -87,17 +91,17 @@ class PoolDemand(eqx.Module):
 
     Attributes:
         share, rate: of all requests, and requests per second.
-        means: per-request means of the table's columns.
-        groups: the requests by their steps (`step` model; None in `kimura`).
+        output_tokens: mean.
+        requests: what latencies depend on: a `Mix` (`step`), or per-request means of the table's columns (`kimura`).
         profile, max_context: of the pool.
     """
 
-    share: Scalar
-    rate: Scalar
-    means: Float[Array, "*pools statistics"]
-    groups: LengthGroups | None
+    share: PerPoolOrOne
+    rate: PerPoolOrOne
+    output_tokens: PerPoolOrOne
+    requests: Mix | Float[Array, "*pools statistics"]
     profile: Profile
-    max_context: Scalar
+    max_context: PerPoolOrOne
 
 
 class PoolLaws(eqx.Module):
@@ -132,25 +136,22 @@ class PoolLaws(eqx.Module):
 class Tables(eqx.Module):
     """A workload tabulated for each pool's profile; what depends on the lengths and not on the design."""
 
-    table: LengthTable | StepTable
+    table: LengthTable | SharingTable
 
     @property
     def lengths(self) -> LengthTable:
-        """The sums by total length."""
-        return self.table.table if isinstance(self.table, StepTable) else self.table
+        """The sums by total length, exact at whole tokens."""
+        return self.table.table if isinstance(self.table, SharingTable) else self.table
 
     def coarsened(self, num_knots: int) -> Tables:
         """Smoother in the thresholds; see `LengthTable.coarsened`."""
-        coarse = jax.vmap(lambda table: table.coarsened(num_knots))(self.lengths)
-        if isinstance(self.table, StepTable):
-            return Tables(eqx.tree_at(lambda t: t.table, self.table, coarse))
-        return Tables(coarse)
+        return Tables(jax.vmap(lambda table: table.coarsened(num_knots))(self.table))
 
 
 def tabulate(workload: Workload, profile: Profile, *, model: str = "step") -> Tables:
     """Tabulate a workload for profiles stacked along the pool axis."""
     _check_model(model)
-    make = engine.tabulate if model == "step" else reference.tabulate
+    make = tabulate_sharing if model == "step" else reference.tabulate
     return Tables(jax.vmap(lambda one: make(workload, one))(profile))
 
 
@@ -166,11 +167,12 @@ def pool_demands(design: FleetDesign, tables: Tables, rate: Any, *, model: str =
     if model == "step":
         accepted = jnp.minimum(accepted, jnp.asarray(design.profile.kv_tokens))
     one = partial(pool_demand, rate=jnp.asarray(rate, dtype=float))
-    return jax.vmap(one)(tables.table, design.profile, lower, accepted, context)
+    profile = jax.tree.map(jnp.asarray, design.profile)
+    return jax.vmap(one)(tables.table, profile, lower, accepted, context)
 
 
 def pool_demand(
-    table: LengthTable | StepTable,
+    table: LengthTable | SharingTable,
     profile: Profile,
     lower: Scalar,
     upper: Scalar,
@@ -179,13 +181,14 @@ def pool_demand(
     rate: Scalar,
 ) -> PoolDemand:
     """The requests of one pool: lower < total <= upper."""
-    lengths = table.table if isinstance(table, StepTable) else table
-    sums, whole = lengths.between(lower, upper), jnp.asarray(lengths.sums)[-1]
+    if isinstance(table, SharingTable):
+        mix = between(table, lower, upper, empty_share=_EMPTY_SHARE)
+        return PoolDemand(mix.share, rate * mix.share, mix.output_tokens, mix, profile, max_context)
+    sums, whole = table.between(lower, upper), jnp.asarray(table.sums)[-1]
     filled = sums[0] > _EMPTY_SHARE
     share = jnp.where(filled, sums[0], 0.0)
     means = jnp.where(filled, sums, whole) / jnp.where(filled, sums[0], whole[0])
-    groups = engine.length_groups(means, table) if isinstance(table, StepTable) else None
-    return PoolDemand(share, rate * share, means, groups, profile, max_context)
+    return PoolDemand(share, rate * share, means[1], means, profile, max_context)
 
 
 def pool_law(demand: PoolDemand, replicas: Scalar, *, relaxed: bool = False) -> PoolLaws:
@@ -199,13 +202,11 @@ def pool_law(demand: PoolDemand, replicas: Scalar, *, relaxed: bool = False) -> 
     served = replicas > 0.0
     engines = jnp.where(served, replicas, 1.0)
     law: Latency
-    if demand.groups is not None:
-        law, limit = engine.latency(
-            demand.means, demand.groups, demand.profile, arrival_rate=demand.rate, replicas=engines
-        )
+    if isinstance(demand.requests, Mix):
+        law, limit = engine.latency(demand.requests, demand.profile, arrival_rate=demand.rate, replicas=engines)
     else:
         law, limit = reference.latency(
-            demand.means,
+            demand.requests,
             demand.profile,
             arrival_rate=demand.rate,
             replicas=engines,
@@ -220,7 +221,7 @@ def pool_law(demand: PoolDemand, replicas: Scalar, *, relaxed: bool = False) -> 
         replicas=replicas,
         utilization=jnp.where(served, law.utilization, unserved),
         concurrency_limit=limit,
-        output_tokens=demand.means[1],
+        output_tokens=demand.output_tokens,
         usd_per_hour=replicas * demand.profile.usd_per_hour,
     )
 
@@ -237,8 +238,12 @@ def metrics(laws: PoolLaws) -> Metrics:
     """Solve the quantiles and sum up the fleet."""
     pools = _pool_metrics(laws)
     share = laws.share / jnp.maximum(laws.share.sum(), _EMPTY_SHARE)
-    mixture = _step_mixture if isinstance(laws.latency, StepLatency) else _worst_pool
-    ttft = [mixture(laws, pools, share, q, "ttft") for q in (0.5, 0.95, 0.99)]
+    if isinstance(laws.latency, StepLatency):
+        ttft = list(_step_mixture(laws, share, jnp.asarray(_LEVELS), "ttft"))
+        tpot_p99 = _step_mixture(laws, share, jnp.asarray([0.99]), "tpot")[0]
+    else:
+        figures = (pools.ttft_p50_s, pools.ttft_p95_s, pools.ttft_p99_s, pools.tpot_p99_s)
+        *ttft, tpot_p99 = (jnp.where(share > 0, values, 0.0).max() for values in figures)
     rate = laws.rate.sum()
     tokens_per_s = (laws.rate * laws.output_tokens).sum()
     usd = laws.usd_per_hour.sum()
@@ -251,7 +256,7 @@ def metrics(laws: PoolLaws) -> Metrics:
         ttft_p95_s=ttft[1],
         ttft_p99_s=ttft[2],
         tpot_mean_s=_mean_over_pools(share, pools.tpot_mean_s, pools.overloaded),
-        tpot_p99_s=mixture(laws, pools, share, 0.99, "tpot"),
+        tpot_p99_s=tpot_p99,
         usd_per_hour=usd,
         usd_per_million_output_tokens=_usd_per_million(usd, tokens_per_s),
         overloaded=jnp.any(pools.overloaded),
@@ -323,15 +328,16 @@ def _pool_metrics(laws: PoolLaws) -> PoolMetrics:
         return or_inf(jax.vmap(figure)(laws.latency))
 
     if isinstance(laws.latency, StepLatency):
-        active = jax.vmap(lambda law: law.occupancy.mean_active)(laws.latency)
+        active = jax.vmap(lambda law: law.state.running)(laws.latency)
         wait_p99 = each(lambda law: latency_quantile(law, StepLatency.wait_tail, 0.99))
-        ttft = [each(lambda law, q=q: latency_quantile(law, StepLatency.ttft_tail, q)) for q in (0.5, 0.95, 0.99)]
+        solve = jax.vmap(lambda q, law: latency_quantile(law, StepLatency.ttft_tail, q), in_axes=(0, None))
+        ttft = list(or_inf(jax.vmap(partial(solve, jnp.asarray(_LEVELS)), out_axes=1)(laws.latency)))
         tpot = each(lambda law: latency_quantile(law, StepLatency.tpot_tail, 0.99))
     else:
         engines = jnp.where(laws.replicas > 0, laws.replicas, 1.0)
         active = laws.rate * laws.latency.service_s / engines
         wait_p99 = each(lambda law: law.wait_quantile(0.99))
-        ttft = [each(lambda law, q=q: law.ttft_quantile(q)) for q in (0.5, 0.95, 0.99)]
+        ttft = [each(lambda law, q=q: law.ttft_quantile(q)) for q in _LEVELS]
         tpot = each(lambda law: law.tpot_quantile(0.99))
     return PoolMetrics(
         share=laws.share,
@@ -353,31 +359,24 @@ def _pool_metrics(laws: PoolLaws) -> PoolMetrics:
     )
 
 
-def _step_mixture(laws: PoolLaws, pools: PoolMetrics, share: PerPool, q: float, figure: str) -> Scalar:
-    """The q-quantile over the requests of all pools."""
-    upper = jnp.where(share > 0, jax.vmap(lambda law: law.longest_s(q))(laws.latency), 0.0).max()
+def _step_mixture(
+    laws: PoolLaws, share: PerPool, levels: Float[Array, " levels"], figure: str
+) -> Float[Array, " levels"]:
+    """Quantiles over the requests of all pools; inf where one is overloaded."""
 
-    def excess(t: Scalar, inputs: tuple[PoolLaws, PerPool]) -> Scalar:
-        inner, weight = inputs
+    def excess(t: Scalar, inputs: tuple[PoolLaws, PerPool, Scalar]) -> Scalar:
+        inner, weight, q = inputs
         tails = inner.ttft_tail(t) if figure == "ttft" else inner.tpot_tail(t)
         return (weight * tails).sum() - (1.0 - q)
 
-    root = decreasing_root(excess, (laws, share), jnp.zeros(()), jnp.maximum(upper, 1e-9))
-    return jnp.where(jnp.any(pools.overloaded), jnp.inf, root)
+    def solve(q: Scalar) -> Scalar:
+        upper = jnp.where(share > 0, jax.vmap(lambda law: law.longest_s(q))(laws.latency), 0.0).max()
+        return decreasing_root(excess, (laws, share, q), jnp.zeros(()), jnp.maximum(upper, 1e-9))
+
+    return jnp.where(jnp.any(laws.utilization >= 1.0), jnp.inf, jax.vmap(solve)(levels))
 
 
 def _mean_over_pools(share: PerPool, values: PerPool, overloaded: Bool[Array, " pools"]) -> Scalar:
     """The mean over the requests of all pools; inf, with gradient 0, where one is overloaded."""
     mean = (share * jnp.where(overloaded, 0.0, values)).sum()
     return jnp.where(jnp.any(overloaded), jnp.inf, mean)
-
-
-def _worst_pool(laws: PoolLaws, pools: PoolMetrics, share: PerPool, q: float, figure: str) -> Scalar:
-    """The largest q-quantile among the pools with requests."""
-    values = {
-        ("ttft", 0.5): pools.ttft_p50_s,
-        ("ttft", 0.95): pools.ttft_p95_s,
-        ("ttft", 0.99): pools.ttft_p99_s,
-        ("tpot", 0.99): pools.tpot_p99_s,
-    }[figure, q]
-    return jnp.where(share > 0, values, 0.0).max()

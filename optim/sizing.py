@@ -8,6 +8,8 @@ and `ceil` of the root is the exact number of replicas.
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxsim._roots import bracketed_root, newton_step
+from jaxsim._roots import bracketed_root, implicit_tangent
 from jaxsim.evaluate import PoolDemand, pool_law
 from jaxsim.latency import StepLatency, log_tail
 from jaxsim.reference import MAX_UTILIZATION
@@ -33,6 +35,8 @@ _LEAST_UTILIZATION = 1e-4
 _LEAST_LOAD = 1e-3
 """Replicas' worth of load from which the search of sizes starts at the least; it ends 10,000 times higher."""
 _MOST_UTILIZATION = 0.9995
+_LEAST_LOG_SPARE, _MOST_LOG_SPARE = -math.log(_MOST_UTILIZATION), -math.log(_LEAST_UTILIZATION)
+_EVALUATIONS = 24
 CEIL_TOLERANCE = 1e-9
 
 
@@ -88,21 +92,63 @@ def required_replicas(demand: PoolDemand, targets: Targets, *, relaxed: bool) ->
     load = pool_law(demand, jnp.ones(()), relaxed=relaxed).utilization
     busy = demand.rate > 0
     load = jnp.where(busy, jnp.maximum(load, _LEAST_LOAD), 1.0)
-    fixed = jax.lax.stop_gradient((demand, load, targets))
+    fixed = jax.lax.stop_gradient(load)
+    log_spare, unlimited = _solved(relaxed, demand, targets, fixed)
+    needed = jnp.maximum(fixed * jnp.exp(log_spare), load / _MOST_UTILIZATION)
+    return Size(jnp.where(busy, needed, 0.0), jnp.where(busy, unlimited, -jnp.inf))
 
-    def worst(log_utilization: Scalar) -> Scalar:
-        inner, inner_load, inner_targets = fixed
-        return jnp.max(excess(inner, inner_load * jnp.exp(-log_utilization), inner_targets, relaxed=relaxed))
 
-    least, most = jnp.log(jnp.asarray(_LEAST_UTILIZATION)), jnp.log(jnp.asarray(_MOST_UTILIZATION))
-    root = -bracketed_root(lambda u: worst(-u), -most, -least, evaluations=24)
-    # One evaluation serves both: at the root its derivative is implicit, at the least utilisation it is the floor.
-    sizes = jax.lax.stop_gradient(load) * jnp.exp(-jnp.stack([root, least]))
-    values = jax.vmap(lambda size: excess(demand, size, targets, relaxed=relaxed))(sizes)
-    _, slope = jax.jvp(worst, (root,), (jnp.ones(()),))
-    size = newton_step(sizes[0], jnp.max(values[0]), -slope / sizes[0])
-    needed = jnp.maximum(size, load / _MOST_UTILIZATION)
-    return Size(jnp.where(busy, needed, 0.0), jnp.where(busy, values[1], -jnp.inf))
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _solved(
+    relaxed: bool, demand: PoolDemand, targets: Targets, load: Scalar
+) -> tuple[Scalar, Float[Array, " constraints"]]:
+    """ln of replicas over `load` at the root of the tightest constraint, and all constraints at the most replicas.
+
+    Its derivatives are by reverse mode only: one pass gives those in the replicas and in everything else.
+    """
+    excesses = partial(_excesses, relaxed, demand, targets, load)
+    least, most = jnp.asarray(_LEAST_LOG_SPARE), jnp.asarray(_MOST_LOG_SPARE)
+    root = bracketed_root(lambda v: jnp.max(excesses(v)), least, most, evaluations=_EVALUATIONS)
+    return root, excesses(most)
+
+
+def _excesses(
+    relaxed: bool, demand: PoolDemand, targets: Targets, load: Scalar, log_spare: Scalar
+) -> Float[Array, " constraints"]:
+    return excess(demand, load * jnp.exp(log_spare), targets, relaxed=relaxed)
+
+
+def _solve(relaxed: bool, demand: PoolDemand, targets: Targets, load: Scalar) -> tuple[Any, Any]:
+    solved = _solved(relaxed, demand, targets, load)
+    return solved, (demand, targets, load, solved[0])
+
+
+def _differentiate(
+    relaxed: bool, kept: tuple[PoolDemand, Targets, Scalar, Scalar], cotangents: tuple[Scalar, Array]
+) -> tuple[PoolDemand, Targets, Scalar]:
+    """At the root the derivative is that of the implicit function, at the most replicas it is the excess's own."""
+    demand, targets, load, root = kept
+    at_root, unlimited = cotangents
+
+    def slopes(log_spare: Scalar, tightest: Array) -> tuple[Scalar, Scalar, Any]:
+        """Of the tightest constraint, or of all in the proportion asked for: value, and slopes in all arguments."""
+
+        def chosen(at: Scalar, wanted: PoolDemand, goals: Targets) -> Scalar:
+            values = _excesses(relaxed, wanted, goals, load, at)
+            weight = jnp.where(tightest, jax.nn.one_hot(jnp.argmax(values), values.shape[0]), unlimited)
+            return jnp.where(weight == 0.0, 0.0, values * weight).sum()
+
+        value, (slope, *rest) = jax.value_and_grad(chosen, argnums=(0, 1, 2))(log_spare, demand, targets)
+        return value, slope, rest
+
+    least, most = jnp.asarray(_LEAST_LOG_SPARE), jnp.asarray(_MOST_LOG_SPARE)
+    values, slope, rest = jax.vmap(slopes)(jnp.stack([root, most]), jnp.asarray([True, False]))
+    moved = implicit_tangent(root, values[0], slope[0], at_root, least, most)
+    of_demand, of_targets = jax.tree.map(lambda leaf: moved * leaf[0] + leaf[1], rest)
+    return of_demand, of_targets, jnp.zeros_like(load)
+
+
+_solved.defvjp(_solve, _differentiate)
 
 
 def whole_replicas(replicas: np.ndarray) -> np.ndarray:

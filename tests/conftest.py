@@ -2,10 +2,14 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 from jaxtyping import install_import_hook
+
+# Tests run each program once or a few times: what they wait for is the compiler.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 
 install_import_hook(("jaxsim", "des", "optim"), "typecheck.check")
 
@@ -14,6 +18,10 @@ import jax  # noqa: E402
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+if RUN is not None:  # the workers of one run share what they compile
+    jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / f"fleetgrad-tests-{RUN}"))
 
 REPOSITORY = Path(__file__).parent.parent
 

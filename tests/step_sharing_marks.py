@@ -53,6 +53,7 @@ def mix(name, folder=None):
     member = np.asarray(decode_bins(decode, work, weight)) * np.asarray(weight)[:, None]
     total = np.maximum(member.sum(0), 1e-300)
     mean = np.asarray(work) @ member / total
+    variance = np.maximum(np.asarray(work) ** 2 @ member / total - mean**2, 0.0)
     groups = Groups(
         prefill_share=jnp.asarray(share),
         prefill_low=jnp.asarray(steps),
@@ -61,7 +62,10 @@ def mix(name, folder=None):
         decode_share=jnp.asarray(member.sum(0)),
         decode_steps=jnp.asarray(np.asarray(decode) @ member / total),
         decode_work_s=jnp.asarray(mean),
-        decode_work_variance_s2=jnp.asarray(np.maximum(np.asarray(work) ** 2 @ member / total - mean**2, 0.0)),
+        decode_work_variance_s2=jnp.asarray(variance),
+        decode_prefill_steps=jnp.asarray(np.asarray(prefill) @ member / total),
+        decode_chunk_s=jnp.asarray(mean),
+        decode_chunk_variance_s2=jnp.asarray(variance),
     )
     return moments, groups
 

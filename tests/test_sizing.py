@@ -100,7 +100,7 @@ def size_slopes(case, upper, rate, ttft_s, tpot_s, model):
     def function(upper, rate, ttft_s, tpot_s):
         return sizes.__wrapped__(case, upper, rate, ttft_s, tpot_s, model)
 
-    return jax.jacfwd(function, argnums=(0, 1, 2, 3))(upper, rate, ttft_s, tpot_s)
+    return jax.jacrev(function, argnums=(0, 1, 2, 3))(upper, rate, ttft_s, tpot_s)
 
 
 def size_at(case, upper, rate, ttft_s, tpot_s, model):

@@ -32,7 +32,7 @@ _BEND, _BEND_POWER, _MOST_BEND = 0.42, 0.45, 0.8
 _LEAST_RATIO = 0.05
 
 
-def _between_limits(moments: Moments, branching: Scalar, slope: Scalar, limit: Scalar) -> Scalar:
+def _between_limits(moments: Moments, branching: Scalar, slope: Array, limit: Array) -> Array:
     """I(a) of the module's formula; `slope` is that of 1 + I."""
     a, s = branching, slope - 1.0
     bend = _BEND * (2.0 * moments.mean_age * moments.steps / moments.steps2) ** _BEND_POWER
@@ -40,7 +40,7 @@ def _between_limits(moments: Moments, branching: Scalar, slope: Scalar, limit: S
     return 1.0 + s * a + (limit - 1.0 - s) * a**2 * k / (1.0 - (1.0 - k) * a)
 
 
-def _of_bursts(dispersion: Scalar, at_none: Scalar, at_full: Scalar, branching: Scalar) -> Scalar:
+def _of_bursts(dispersion: Scalar, at_none: Array, at_full: Array, branching: Scalar) -> Array:
     """What arrivals of that index of dispersion add: linear in a between the exact ends."""
     return (dispersion - 1.0) * (at_none + (at_full - at_none) * branching)
 
@@ -109,14 +109,12 @@ def fluctuations(moments: Moments, rate: Scalar, base_s: Scalar, *, dispersion: 
     a = rate * m.work_s
     rest = 1.0 - a
     arrivals = rate * base_s / rest
-    cross = _between_limits(m, a, m.cross_slope, m.count_limit) + _of_bursts(
-        burst, jnp.asarray(0.5), m.steps / (2.0 * m.mean_age), a
-    )
-    squares = _between_limits(m, a, m.work_slope, m.work_limit) + _of_bursts(
-        burst, m.work_overlap, m.work_s**2 / (2.0 * m.mean_age * m.squares_s2), a
-    )
-    cross, squares = jnp.maximum(cross, _LEAST_RATIO), jnp.maximum(squares, _LEAST_RATIO)
-    ratio = count_ratio(m, a, burst)
+    slopes = jnp.stack([m.count_slope, m.cross_slope, m.work_slope])
+    limits = jnp.stack([m.count_limit, m.count_limit, m.work_limit])
+    at_none = jnp.stack([m.overlap, jnp.asarray(0.5), m.work_overlap])
+    at_full = jnp.stack([m.steps, m.steps, m.work_s**2 / m.squares_s2]) / (2.0 * m.mean_age)
+    ratios = _between_limits(m, a, slopes, limits) + _of_bursts(burst, at_none, at_full, a)
+    ratio, cross, squares = jnp.maximum(ratios, _LEAST_RATIO)
     running, work = arrivals * m.steps, arrivals * m.work_s
     covariance = work * cross / rest
     alone = m.work2_s2 / (2.0 * m.squares_s2)

@@ -12,8 +12,6 @@ equal and cancel.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import equinox as eqx
 import jax.numpy as jnp
 from jax.scipy.special import erfc
@@ -21,16 +19,13 @@ from jaxtyping import Array, Float
 
 from jaxsim.step_sharing.fluctuations import Fluctuations
 from jaxsim.step_sharing.full import TINY
-from jaxsim.step_sharing.state import State
+from jaxsim.step_sharing.state import _TAKEN, FULL, State
 from jaxsim.step_sharing.waiting import QueueWait
 
 Scalar = Float[Array, ""]
 
 _EDGE_WIDTH = 0.002
 """Least standard deviation of a TPOT, as a share of it: keeps the tail smooth where all requests are alike."""
-
-_IDLE_STEP_SHARE = 0.02
-"""An arrival at an idle engine starts at once; a small share of a step keeps the tail continuous."""
 
 
 class Groups(eqx.Module):
@@ -41,6 +36,8 @@ class Groups(eqx.Module):
         prefill_work_s: mean work of its prefill, seconds.
         decode_share, decode_steps: share among requests with a TPOT and mean decode steps.
         decode_work_s, decode_work_variance_s2: own work per decode step, mean and variance within the group.
+        decode_prefill_steps: mean prefill steps of a bin's requests.
+        decode_chunk_s, decode_chunk_variance_s2: own work per prefill step, mean and variance within the bin.
     """
 
     prefill_share: Float[Array, " groups"]
@@ -51,6 +48,9 @@ class Groups(eqx.Module):
     decode_steps: Float[Array, " bins"]
     decode_work_s: Float[Array, " bins"]
     decode_work_variance_s2: Float[Array, " bins"]
+    decode_prefill_steps: Float[Array, " bins"]
+    decode_chunk_s: Float[Array, " bins"]
+    decode_chunk_variance_s2: Float[Array, " bins"]
 
 
 def averaging(steps_over_correlation: Float[Array, ...]) -> Float[Array, ...]:
@@ -65,106 +65,87 @@ def residual_tail(t: Array, width: Array) -> Array:
     return jnp.clip(1.0 - t / width, 0.0, 1.0)
 
 
-def queued_tail(t: Array, width: Array, scale: Array) -> Array:
-    """P(U width + Exp(mean scale) > t)."""
-    inside = jnp.clip(t, 0.0, width)
-    uniform = 1.0 - inside / width - scale / width * jnp.expm1(-inside / scale)
-    past = jnp.maximum(t - width, 0.0)
-    beyond = jnp.exp(-past / scale) * scale / width * -jnp.expm1(-width / scale)
-    return jnp.where(t < width, uniform, beyond)
+def queue_adds(t: Array, width: Array, scale: Array) -> Array:
+    """P(U width + Exp(mean scale) > t) - P(U width > t): what a queue wait adds to `residual_tail`."""
+    past, since = jnp.maximum(t - width, 0.0), jnp.maximum(t, 0.0)
+    return scale / width * (jnp.exp(-past / scale) - jnp.exp(-since / scale))
 
 
 def wait_tail(state: State, t: Scalar) -> Scalar:
     """P(admission - arrival > t)."""
-    met = residual_tail(t, state.steps_s)
-    idle = residual_tail(t, _IDLE_STEP_SHARE * state.base_s)
-    full = state.full_steps_s
-    behind = queued_tail(t, full, state.queue.scale_s(t))
-    queued = state.queued_share * behind + (1.0 - state.queued_share) * residual_tail(t, full)
-    return (state.weight * met).sum() + state.idle * idle + (state.full_weight * queued).sum()
+    steps, queue = state.steps_s, state.queue
+    met = (state.weight * residual_tail(t, steps)).sum()
+    queued = queue_adds(t, steps[FULL], queue.scale_s(t))
+    return met + queue.share * (state.weight[FULL] * queued).sum()
 
 
 def mean_wait_s(state: State) -> Scalar:
     """Mean of admission - arrival."""
-    met = (state.weight * state.steps_s).sum()
-    full = (state.full_weight * state.full_steps_s).sum()
-    return (met + full) / 2.0 + state.wait_probability * state.queued_share * state.queue_mean_s
+    queue = state.queue
+    return (state.weight * state.steps_s).sum() / 2.0 + state.wait_probability * queue.share * queue.mean_s
 
 
-class _Windows(NamedTuple):
-    """Mean step times over each group's prefill, without its own work, by what it met; and of the idle engine."""
-
-    free: Float[Array, "groups counts mixes"]
-    full: Float[Array, "groups mixes"]
-    idle: Float[Array, " groups"]
-
-
-def _shrinkages(f: Fluctuations, steps: Array) -> tuple[Array, Array, Array]:
+def _shrinkages(f: Fluctuations, steps: Float[Array, " windows"]) -> Float[Array, "3 windows"]:
     """What is left over that many steps of fluctuations of the number running, of the mix and of the prefill."""
-    lengths = (f.correlation_steps, f.composition_steps, f.prefill_correlation_steps)
-    slow, mixed, chunked = (averaging(steps / length) for length in lengths)
-    return slow, mixed, chunked
+    lengths = jnp.stack([f.correlation_steps, f.composition_steps, f.prefill_correlation_steps])
+    return averaging(steps[None] / lengths[:, None])
 
 
-def _windows(state: State, steps: Float[Array, " groups"]) -> _Windows:
-    f, mean = state.fluctuations, state.others_s
-    slow, mixed, chunked = _shrinkages(f, steps)
-    others = state.full_work_s * jnp.maximum(state.limit - 1.0, 0.0) / state.limit
-    free = (state.work_s - mean)[None, :] * slow[:, None]
-    noise = state.mix_s[None] * mixed[:, None, None] + state.chunk_s[None] * chunked[:, None, None]
-    full_noise = state.full_mix_s[None, :] * mixed[:, None] + state.full_chunk_s[None, :] * chunked[:, None]
-    return _Windows(
-        free=jnp.maximum(state.base_s + mean + free[:, :, None] + noise, state.base_s),
-        full=jnp.maximum(state.base_s + mean + ((others - mean) * slow)[:, None] + full_noise, state.base_s),
-        idle=state.base_s + mean * (1.0 - slow),
-    )
+def _again(f: Fluctuations) -> Scalar:
+    """Of an excess of prefill in a step, what is left in the next: the decay of its correlation, taken as geometric."""
+    length = 2.0 * f.prefill_correlation_steps
+    return jnp.clip((length - 1.0) / (length + 1.0), TINY, 0.999)
+
+
+def _kept(f: Fluctuations, steps: Float[Array, " groups"]) -> Float[Array, " groups"]:
+    """What is left of an excess of prefill on average over that many steps after a step."""
+    again = _again(f)
+    return again * (1.0 - again**steps) / ((1.0 - again) * steps)
 
 
 class TtftLaw(eqx.Module):
-    """P(TTFT > t) of a pool, as a mixture of uniform times that begin somewhere, some with a queue wait before them.
+    """P(TTFT > t) of a pool: a mixture of uniform times that begin somewhere, some with a queue wait before them.
 
     Attributes:
-        weight, begin_s, width_s: of requests that meet a free slot, (groups, nodes).
-        full_weight, full_begin_s, full_width_s: of those that meet full slots.
+        share: of the requests, in each group.
+        weight: of the nodes of `State`.
+        begin_s, width_s: of the uniform times.
+        queue: law of the queue wait, before the times of full slots.
     """
 
-    weight: Float[Array, "groups nodes"]
-    begin_s: Float[Array, "groups nodes"]
-    width_s: Float[Array, "groups nodes"]
-    full_weight: Float[Array, "groups mixes"]
-    full_begin_s: Float[Array, "groups mixes"]
-    full_width_s: Float[Array, "groups mixes"]
+    share: Float[Array, " groups"]
+    weight: Float[Array, "situations mixes"]
+    begin_s: Float[Array, "groups situations mixes"]
+    width_s: Float[Array, "groups situations mixes"]
     queue: QueueWait
-    queued_share: Scalar
 
     def tail(self, t: Scalar) -> Scalar:
         """P(TTFT > t)."""
-        met = self.weight * residual_tail(t - self.begin_s, self.width_s)
-        rest = t - self.full_begin_s
-        behind = queued_tail(rest, self.full_width_s, self.queue.scale_s(jnp.maximum(rest, 0.0)))
-        at_once = residual_tail(rest, self.full_width_s)
-        full = self.queued_share * behind + (1.0 - self.queued_share) * at_once
-        return met.sum() + (self.full_weight * full).sum()
+        rest = t - self.begin_s
+        met = (residual_tail(rest, self.width_s) * self.weight[None]).sum((1, 2))
+        behind = rest[:, FULL]
+        queued = queue_adds(behind, self.width_s[:, FULL], self.queue.scale_s(jnp.maximum(behind, 0.0)))
+        return (self.share * (met + self.queue.share * (queued * self.weight[None, FULL]).sum(1))).sum()
 
 
 def ttft_law(state: State, groups: Groups) -> TtftLaw:
     """The law of TTFT of a pool's requests: the rest of a step, and the prefill at the step times of the batch."""
-    low, spread = groups.prefill_low[:, None], (groups.prefill_high - groups.prefill_low)[:, None]
-    window = _windows(state, (groups.prefill_low + groups.prefill_high) / 2.0)
-    number = groups.prefill_share.shape[0]
-    free = jnp.concatenate([window.idle[:, None], window.free.reshape(number, -1)], axis=1)
-    step = jnp.concatenate([(_IDLE_STEP_SHARE * state.base_s)[None], state.steps_s.reshape(-1)])
-    weight = jnp.concatenate([state.idle[None], state.weight.reshape(-1)])
-    own = groups.prefill_work_s[:, None]
+    low, high = groups.prefill_low, groups.prefill_high
+    steps = (low + high) / 2.0
+    slow, mixed, chunked = _shrinkages(state.fluctuations, steps)[..., None, None]
+    mean = state.others_s
+    excess = (state.weight * state.chunk_s).sum(1, keepdims=True) / jnp.maximum(state.weight.sum(1, keepdims=True), TINY)
+    kept = _kept(state.fluctuations, steps)[:, None, None]
+    met = (state.stay_work_s - mean)[None, :, None] * slow + state.mix_s[None] * mixed
+    met = met + (state.chunk_s - excess)[None] * chunked + excess[None] * kept
+    window = state.base_s + jnp.maximum(mean + met, 0.0)
+    own = groups.prefill_work_s[:, None] + jnp.where(jnp.asarray(_TAKEN)[None], 0.0, _drawn_while_prefilling_s(state, groups)[:, None])
     return TtftLaw(
-        weight=groups.prefill_share[:, None] * weight[None, :],
-        begin_s=own + low * free,
-        width_s=step[None, :] + spread * free,
-        full_weight=groups.prefill_share[:, None] * state.full_weight[None, :],
-        full_begin_s=own + low * window.full,
-        full_width_s=state.full_steps_s[None, :] + spread * window.full,
+        share=groups.prefill_share,
+        weight=state.weight,
+        begin_s=own[:, :, None] + low[:, None, None] * window,
+        width_s=state.steps_s[None] + (high - low)[:, None, None] * window,
         queue=state.queue,
-        queued_share=state.queued_share,
     )
 
 
@@ -173,39 +154,28 @@ def ttft_tail(state: State, groups: Groups, t: Scalar) -> Scalar:
     return ttft_law(state, groups).tail(t)
 
 
-class _Gamma(eqx.Module):
-    """Gamma laws, ready for their tails by Wilson and Hilferty 1931."""
-
-    mean: Float[Array, " bins"]
-    shape: Float[Array, " bins"]
-
-    @classmethod
-    def of(cls, mean: Array, variance: Array) -> _Gamma:
-        mean = jnp.maximum(mean, TINY)
-        return cls(mean, mean**2 / jnp.maximum(variance, 1e-30))
-
-    def tail(self, value: Scalar) -> Float[Array, " bins"]:
-        """P(gamma > value); 1 up to 0."""
-        root = jnp.exp(jnp.log(jnp.maximum(value / self.mean, TINY)) / 3.0)
-        score = (root - 1.0 + 1.0 / (9.0 * self.shape)) * 3.0 * jnp.sqrt(self.shape)
-        return jnp.where(value > 0.0, 0.5 * erfc(score * 0.5**0.5), 1.0)
-
-
 class TpotLaw(eqx.Module):
-    """P(TPOT > t) of a pool's requests with more than one output token: two gamma laws above the step's base."""
+    """P(TPOT > t) of a pool's requests with more than one output token: gamma laws above the step's base.
+
+    Attributes:
+        share: of the requests, in each bin.
+        mean_s, shape: of the laws, for those that met a free slot (row 0) and for those that met full slots (1).
+        base_s, wait_probability: of `State`.
+    """
 
     share: Float[Array, " bins"]
-    free: _Gamma
-    full: _Gamma
+    mean_s: Float[Array, "2 bins"]
+    shape: Float[Array, "2 bins"]
     base_s: Scalar
     wait_probability: Scalar
 
     def tail(self, t: Scalar) -> Scalar:
-        """P(TPOT > t)."""
-        full = self.full.tail(t - self.base_s)
-        free = jnp.minimum(
-            self.free.tail(t - self.base_s), full
-        )  # a batch with a free slot is no slower than a full one
+        """P(TPOT > t); the tails of gamma laws by Wilson and Hilferty 1931, 1 up to 0."""
+        above = t - self.base_s
+        root = jnp.exp(jnp.log(jnp.maximum(above / self.mean_s, TINY)) / 3.0)
+        score = (root - 1.0 + 1.0 / (9.0 * self.shape)) * 3.0 * jnp.sqrt(self.shape)
+        free, full = jnp.where(above > 0.0, 0.5 * erfc(score * 0.5**0.5), 1.0)
+        free = jnp.minimum(free, full)  # a batch with a free slot is no slower than a full one
         wait = self.wait_probability
         return (self.share * ((1.0 - wait) * free + wait * full)).sum()
 
@@ -215,16 +185,29 @@ def tpot_law(state: State, groups: Groups) -> TpotLaw:
     g = groups
     slow, mixed, chunked = _shrinkages(state.fluctuations, g.decode_steps)
     mean = state.others_s
-    found = _found(state)
+    drawn = _drawn_by_prefill(state, g)
     own = g.decode_work_s + drawn_in_s(state, g)
     edge = (_EDGE_WIDTH * (state.base_s + mean + own)) ** 2 + g.decode_work_variance_s2
-    noise = found.mix * mixed**2 + found.chunk * chunked**2
-    full_noise = state.full_mix_variance_s2 * mixed**2 + state.full_chunk_variance_s2 * chunked**2
-    others = state.full_work_s * jnp.maximum(state.limit - 1.0, 0.0) / state.limit
+    edge = edge + drawn**2 * g.decode_chunk_variance_s2
+    weight = state.weight[:FULL].sum(1)
+    share = weight / jnp.maximum(weight.sum(), TINY)
+    met, mix, chunk, counted = (
+        jnp.stack([free, taken])[:, None]
+        for free, taken in (
+            (share @ state.work_s[:FULL], state.stay_work_s[FULL]),
+            (share @ state.mix_variance_s2[:FULL], state.mix_variance_s2[FULL]),
+            (share @ state.chunk_variance_s2[:FULL], state.chunk_variance_s2[FULL]),
+            (state.counted_variance_s2, jnp.zeros(())),
+        )
+    )
+    centre = jnp.maximum(mean + (met - mean) * slow[None] + own[None], TINY)
+    more = 1.0 + drawn * g.decode_chunk_s / jnp.maximum(state.fluctuations.prefill_branching * state.mean_step_s, TINY)
+    prompts = chunk * (chunked**2 * more * state.evenness(g.decode_steps))[None]
+    variance = counted * slow[None] ** 2 + mix * mixed[None] ** 2 + prompts + edge[None]
     return TpotLaw(
         share=g.decode_share,
-        free=_Gamma.of(mean + (found.mean - mean) * slow + own, found.counted * slow**2 + noise + edge),
-        full=_Gamma.of(mean + (others - mean) * slow + own, full_noise + edge),
+        mean_s=centre,
+        shape=centre**2 / jnp.maximum(variance, 1e-30),
         base_s=state.base_s,
         wait_probability=state.wait_probability,
     )
@@ -235,34 +218,52 @@ def tpot_tail(state: State, groups: Groups, t: Scalar) -> Scalar:
     return tpot_law(state, groups).tail(t)
 
 
-class _Found(NamedTuple):
-    """Work that an arrival at a free slot finds: mean, and variances from how many run, the mix and the prefill."""
-
-    mean: Scalar
-    counted: Scalar
-    mix: Scalar
-    chunk: Scalar
-
-
-def _found(state: State) -> _Found:
-    weight = state.weight.sum(1)
-    total = jnp.maximum(weight.sum() + state.idle, TINY)
-    mean = (weight * state.work_s).sum() / total
-    return _Found(
-        mean=mean,
-        counted=state.counted_variance_s2,
-        mix=(weight * state.mix_variance_s2).sum() / total,
-        chunk=(weight * state.chunk_variance_s2).sum() / total,
-    )
-
-
 def drawn_in_s(state: State, groups: Groups) -> Float[Array, " bins"]:
-    """Work per step that a request draws in over its decode, less the excess that it met and that decays."""
-    f = state.fluctuations
-    y = groups.decode_steps / f.correlation_steps
-    decayed = 1.0 + jnp.expm1(-jnp.maximum(y, 1e-6)) / jnp.maximum(y, 1e-6)
-    own = groups.decode_work_s * f.branching / (1.0 - f.branching)
-    return (1.0 - state.wait_probability) * (own - state.met_excess_s) / state.engines * decayed
+    """Work per step that a request draws in over its decode, and what is left then of the excess that it met.
+
+    Arrivals meet longer steps than the average one. What of that comes from how many run is in `State.others_s` and
+    decays; what comes from the mix and from prefill is not, and adds what has not decayed.
+    """
+    f, again, g = state.fluctuations, _again(state.fluctuations), groups
+    k = jnp.maximum(g.decode_steps, 1.0)
+    decayed = 1.0 - _lasting(k / f.correlation_steps)
+    own = g.decode_work_s * f.branching / (1.0 - f.branching)
+    slow = (1.0 - state.wait_probability) * (own - state.met_excess_s) / state.engines * decayed
+    weight = state.weight[:FULL]
+    mix, chunk = (weight * state.mix_s[:FULL]).sum(), (weight * state.chunk_s[:FULL]).sum()
+    met = mix * _lasting(k / f.composition_steps) + chunk * again**g.decode_prefill_steps * _kept(f, k)
+    return slow + met + _drawn_by_prefill(state, groups) * g.decode_chunk_s
+
+
+def _lasting(y: Float[Array, " bins"]) -> Float[Array, " bins"]:
+    """Mean over a time y of what decays as exp(-t)."""
+    y = jnp.maximum(y, 1e-6)
+    return -jnp.expm1(-y) / y
+
+
+def _drawn_by_prefill(state: State, groups: Groups) -> Float[Array, " bins"]:
+    r"""Work per decode step that a request's own prefill has drawn in, over its work per prefill step.
+
+    Those who arrive during a step of prefill start in the next, and draw in others: $a_p/(1 - a_p)$ of its work in
+    prompts, over the steps that prefill stays alike, and the rest of $a/(1 - a)$ in what they decode, over the steps
+    that the work present stays alike.
+    """
+    f, again = state.fluctuations, _again(state.fluctuations)
+    gain = f.prefill_branching / (1.0 - f.prefill_branching)
+    k, kp = groups.decode_steps, groups.decode_prefill_steps
+    quick = gain * (1.0 - again**kp) * (1.0 - again**k) / (1.0 - again)
+    slow = kp * (f.branching / (1.0 - f.branching) - gain) * -jnp.expm1(-k / f.correlation_steps)
+    return (1.0 - state.wait_probability) / state.engines * (quick + slow) / jnp.maximum(k, 1.0)
+
+
+def _drawn_while_prefilling_s(state: State, groups: Groups) -> Float[Array, " groups"]:
+    """Prefill work of others that a request's own draws in before its last prefill step."""
+    f, again = state.fluctuations, _again(state.fluctuations)
+    gain = f.prefill_branching / (1.0 - f.prefill_branching)
+    steps = (groups.prefill_low + groups.prefill_high) / 2.0
+    later = jnp.maximum(steps - 1.0, 0.0)
+    grown = later - again * (1.0 - again**later) / (1.0 - again)
+    return groups.prefill_work_s / steps * gain * grown / state.engines
 
 
 def mean_tpot_s(state: State, groups: Groups) -> Scalar:

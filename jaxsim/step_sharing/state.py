@@ -40,6 +40,16 @@ _MERGED = 2
 _BELOW, _ABOVE = 5.0, 6.0
 """Standard deviations of the number running that its nodes cover below and above its mean."""
 
+FULL = -1
+"""The last situation of `State`: all slots taken."""
+
+_NUM_COUNTS = len(_COUNT_X) // _MERGED
+_BUSY = np.array([0.0] + [1.0] * (_NUM_COUNTS + 1))
+_TAKEN = np.array([False] * (_NUM_COUNTS + 1) + [True])
+
+_IDLE_STEP_SHARE = 0.02
+"""An arrival at an idle engine starts at once; a small share of a step keeps the tail continuous."""
+
 _LEAST_SHAPE = 0.3
 _STEEPEST = 1.5
 _LEAST_NOISE = 0.3
@@ -85,18 +95,19 @@ class Load(eqx.Module):
 class State(eqx.Module):
     """The stationary state of one engine of a pool, as an arrival finds it.
 
+    It finds one of some situations, which are the rows of the arrays below: first an idle engine, where it starts at
+    once; then numbers running with a free slot; last (`FULL`) all slots of the pool taken.
+
     Attributes:
         utilization: offered load over capacity at full batch; >= 1 is overload.
         wait_probability: that all slots of the pool are taken.
-        queued_share: of the arrivals to full slots, those that queue; the others fill a hole, see `waiting`.
-        queue, queue_mean_s: law of the queue wait of those who queue, and its mean.
+        queue: law of the queue wait of those who find them taken.
         running: running requests, time average.
-        idle: probability that the engine is idle: its arrival starts at once.
-        weight: probability of each node of an engine with a free slot and a step in progress, (counts, mixes).
-        work_s: work in the step that goes with the number running, at each count.
+        weight: probability of each node, (situations, mixes); sums to 1.
+        work_s: work in the step in progress that goes with the number running.
         mix_s, chunk_s: what the mix of those running, and the prompt chunks in the step, add to it at each node.
-        mix_variance_s2, chunk_variance_s2: variances of the two at each count.
-        full_weight, full_work_s, full_mix_s, full_chunk_s, full_mix_variance_s2, full_chunk_variance_s2: of full slots.
+        mix_variance_s2, chunk_variance_s2: variances of the two; the latter before `evenness`.
+        arrivals: at one engine during a mean step.
         counted_variance_s2: variance of the work found at a free slot that comes from how many run.
         met_excess_s: work found by arrivals above that of an average step, because of how many run.
         fluctuations: without a limit.
@@ -105,23 +116,15 @@ class State(eqx.Module):
 
     utilization: Scalar
     wait_probability: Scalar
-    queued_share: Scalar
     queue: QueueWait
-    queue_mean_s: Scalar
     running: Scalar
-    idle: Scalar
-    weight: Float[Array, "counts mixes"]
-    work_s: Float[Array, " counts"]
-    mix_s: Float[Array, "counts mixes"]
-    chunk_s: Float[Array, "counts mixes"]
-    mix_variance_s2: Float[Array, " counts"]
-    chunk_variance_s2: Float[Array, " counts"]
-    full_weight: Float[Array, " mixes"]
-    full_work_s: Scalar
-    full_mix_s: Float[Array, " mixes"]
-    full_chunk_s: Float[Array, " mixes"]
-    full_mix_variance_s2: Scalar
-    full_chunk_variance_s2: Scalar
+    weight: Float[Array, "situations mixes"]
+    work_s: Float[Array, " situations"]
+    mix_s: Float[Array, "situations mixes"]
+    chunk_s: Float[Array, "situations mixes"]
+    mix_variance_s2: Float[Array, " situations"]
+    chunk_variance_s2: Float[Array, " situations"]
+    arrivals: Scalar
     met_excess_s: Scalar
     counted_variance_s2: Scalar
     fluctuations: Fluctuations
@@ -129,28 +132,43 @@ class State(eqx.Module):
     limit: Scalar
     engines: Scalar
 
+    def evenness(self, steps: Float[Array, " windows"]) -> Float[Array, " windows"]:
+        """Index of dispersion of the arrivals at one engine over that many steps.
+
+        1 in a single engine. Of many that a dispatcher keeps level, an engine gets one of about as many arrivals as
+        there are engines: none or one in a short window, and over a long one the dispersion of a round robin.
+        """
+        level = _level(self.engines)
+        return 1.0 - level + level / (1.0 + self.arrivals * steps)
+
+    @property
+    def mean_step_s(self) -> Scalar:
+        """Mean step time of an engine without a limit."""
+        return self.base_s + self.fluctuations.work_s
+
     @property
     def full_step_s(self) -> Scalar:
         """Mean step time of a full batch."""
-        return self.base_s + self.full_work_s
+        return self.base_s + self.work_s[FULL]
 
     @property
-    def steps_s(self) -> Float[Array, "counts mixes"]:
-        """Length of the step in progress at each node."""
-        return self.base_s + self.work_s[:, None] + self.mix_s + self.chunk_s
+    def steps_s(self) -> Float[Array, "situations mixes"]:
+        """Rest of the step in progress at the most, at each node: its length, or next to nothing at an idle engine."""
+        length = self.base_s + self.work_s[:, None] + self.mix_s + self.chunk_s
+        return length * jnp.asarray(_BUSY)[:, None] + _IDLE_STEP_SHARE * self.base_s * (1.0 - jnp.asarray(_BUSY))[:, None]
 
     @property
-    def full_steps_s(self) -> Float[Array, " mixes"]:
-        """The same of full slots."""
-        return self.base_s + self.full_work_s + self.full_mix_s + self.full_chunk_s
+    def stay_work_s(self) -> Float[Array, " situations"]:
+        """Work of the others as it was on arrival; who queues replaces one of a full batch."""
+        replaced = self.work_s * jnp.maximum(self.limit - 1.0, 0.0) / self.limit
+        return jnp.where(jnp.asarray(_TAKEN), replaced, self.work_s)
 
     @property
     def others_s(self) -> Scalar:
-        """Mean work of the others in a request's own steps, as it was on arrival; one that queued replaces another."""
-        others = self.full_work_s * jnp.maximum(self.limit - 1.0, 0.0) / self.limit
-        later = 0.5 * _level(self.engines) * self.full_work_s / self.limit
-        free = jnp.maximum(self.work_s - later, 0.0)
-        return (self.weight.sum(1) * free).sum() + self.wait_probability * others
+        """Mean work of the others in a request's own steps, as it was on arrival."""
+        later = 0.5 * _level(self.engines) * self.work_s[FULL] / self.limit
+        work = jnp.where(jnp.asarray(_TAKEN), self.stay_work_s, jnp.maximum(self.work_s - later, 0.0))
+        return (self.weight.sum(1) * work).sum()
 
 
 def state(moments: Moments, load: Load) -> State:
@@ -173,8 +191,7 @@ def state(moments: Moments, load: Load) -> State:
     ratio = ratio * (1.0 + load.by_tokens * (tokens - 1.0))
     taken = full.full_probability(slots, f.branching, intensity, rho, ratio)
     wait = jnp.clip(taken * full.variability(taken, slot_cv2, slots, rho), 0.0, 1.0)
-    scale = WaitScale(m, slots, engines, 1.0 - rho, slot_s, slot_cv2, load.dispersion)
-    queue = QueueWait.of(scale)
+    queue = QueueWait.of(WaitScale(m, slots, engines, 1.0 - rho, slot_s, slot_cv2, load.dispersion))
 
     count, chance = _counts(f, load, slots)
     weight = chance * (1.0 - wait)
@@ -183,29 +200,21 @@ def state(moments: Moments, load: Load) -> State:
     busy = weight[1:] * _busy(count[1:], engines)
     weight = busy.reshape(-1, _MERGED).sum(1)
     count = (busy * count[1:]).reshape(-1, _MERGED).sum(1) / jnp.maximum(weight, 1e-30)
-    work, noise, full_noise = _works(m, f, load, count)
+    work, noise = _works(m, f, load, count)
     slope = _work_slope(m, f)
-    full_work = load.limit * m.step_work_s
+    chances = jnp.concatenate([(1.0 - wait - weight.sum())[None], weight, wait[None]])
     return State(
         utilization=utilization,
         wait_probability=wait,
-        queued_share=scale.queued_share(),
         queue=queue,
-        queue_mean_s=queue.mean_s(scale),
         running=running,
-        idle=1.0 - wait - weight.sum(),
-        weight=weight[:, None] * _met(load, work, noise),
+        weight=chances[:, None] * _met(load, work, noise),
         work_s=work,
         mix_s=noise.mix,
         chunk_s=noise.chunk,
         mix_variance_s2=noise.mix_variance,
         chunk_variance_s2=noise.chunk_variance,
-        full_weight=wait * _met(load, full_work, full_noise),
-        full_work_s=full_work,
-        full_mix_s=full_noise.mix,
-        full_chunk_s=full_noise.chunk,
-        full_mix_variance_s2=full_noise.mix_variance,
-        full_chunk_variance_s2=full_noise.chunk_variance,
+        arrivals=rate * (load.base_s + f.work_s),
         met_excess_s=slope * f.covariance_s / (load.base_s + f.work_s),
         counted_variance_s2=slope**2 * spread,
         fluctuations=f,
@@ -233,7 +242,8 @@ def _counts(f: Fluctuations, load: Load, slots: Scalar) -> tuple[Float[Array, " 
     low = jnp.minimum(low, 0.5 + 0.8 * (high - 0.5))
     n = jnp.concatenate([jnp.zeros(1), low + (high - low) * jnp.asarray(_COUNT_X)])
     width = jnp.concatenate([jnp.ones(1), (high - low) * jnp.asarray(_COUNT_W)])
-    log_mass = _log_gamma(order + n) - _log_gamma(n + 1.0) + n * jnp.log(success) + jnp.log(offset + n)
+    ways = _log_gamma(jnp.stack([order + n, n + 1.0]))
+    log_mass = ways[0] - ways[1] + n * jnp.log(success) + jnp.log(offset + n)
     mass = width * jnp.exp(log_mass - jax.lax.stop_gradient(log_mass.max()))
     return n / engines, mass / mass.sum()
 
@@ -266,20 +276,21 @@ class _Noise(NamedTuple):
         mix: from which requests run, seconds.
         chunk: from how many chunks of prompt are in the step, seconds.
         weight: probabilities in the law of the steps.
-        mix_variance, chunk_variance: of the two, without nodes, seconds squared.
+        mix_variance, chunk_variance: of the two, without nodes, seconds squared; the latter as if arrivals were not
+            spread evenly by a dispatcher.
     """
 
-    mix: Array
-    chunk: Array
-    weight: Array
-    mix_variance: Array
-    chunk_variance: Array
+    mix: Float[Array, "situations mixes"]
+    chunk: Float[Array, "situations mixes"]
+    weight: Float[Array, "situations mixes"]
+    mix_variance: Float[Array, " situations"]
+    chunk_variance: Float[Array, " situations"]
 
 
 def _noise(
     work: Array, chunks: Array, chunk_work: Array, chunk_variance: Array, mix_variance: Array, level: Scalar
 ) -> _Noise:
-    """A step without prefill, whose mix varies, and one with, whose mix and prefill do; each a gamma law at 3 nodes.
+    """A step without prefill, whose mix varies, and one with, whose mix and prefill do; each a gamma law at 2 nodes.
 
     Args:
         work: mean work of the step, seconds.
@@ -293,23 +304,17 @@ def _noise(
     mean = chunk_work / some
     among = jnp.maximum((chunk_variance + chunk_work**2) / some - mean**2, 0.0)
     rest = jnp.maximum(work - chunk_work, full.TINY)
-    without = _gamma_nodes(rest, mix_variance) - rest[..., None]
-    both = _gamma_nodes(rest + mean, among + mix_variance) - (rest + mean)[..., None]
-    of_chunks = (among / jnp.maximum(among + mix_variance, 1e-30))[..., None]
-    shift = jnp.ones_like(without)
-    shares = jnp.stack([1.0 - some, some], axis=-1)
-    weight = (shares[..., :, None] * jnp.asarray(_MIX_W).reshape((1,) * (work.ndim + 1) + (-1,))).reshape(
-        (*work.shape, 2 * len(_MIX_W))
+    centre = jnp.stack([rest, rest + mean])
+    variance = jnp.stack([mix_variance, among + mix_variance])
+    around = _gamma_nodes(centre, variance) - centre[..., None]
+    of_chunks = jnp.stack([jnp.zeros_like(among), among / jnp.maximum(among + mix_variance, 1e-30)])[..., None]
+    shift = jnp.stack([-chunk_work, mean - chunk_work])[..., None]
+    shares = jnp.stack([1.0 - some, some])[..., None] * jnp.asarray(_MIX_W)[None, None]
+    mix, chunk, weight = (
+        jnp.moveaxis(part, 0, 1).reshape(work.shape[0], -1)
+        for part in (around * (1.0 - of_chunks), shift + around * of_chunks, shares)
     )
-    return _Noise(
-        mix=jnp.concatenate([without, both * (1.0 - of_chunks)], axis=-1),
-        chunk=jnp.concatenate(
-            [-chunk_work[..., None] * shift, (mean - chunk_work)[..., None] * shift + both * of_chunks], axis=-1
-        ),
-        weight=weight,
-        mix_variance=mix_variance,
-        chunk_variance=chunk_variance,
-    )
+    return _Noise(mix, chunk, weight, mix_variance, chunk_variance)
 
 
 def _work_slope(m: Moments, f: Fluctuations) -> Scalar:
@@ -319,33 +324,43 @@ def _work_slope(m: Moments, f: Fluctuations) -> Scalar:
 
 def _works(
     m: Moments, f: Fluctuations, load: Load, count: Float[Array, " counts"]
-) -> tuple[Float[Array, " counts"], _Noise, _Noise]:
-    """Work in a step at each count, and the noise around it there and at full slots."""
+) -> tuple[Float[Array, " situations"], _Noise]:
+    """Work in a step of each situation, and the noise around it."""
     per_request = m.step_work_s
     slope = _work_slope(m, f)
     floor = _WORK_FLOOR * per_request
-    in_step = f.work_s + slope * (count - 0.5 * _level(load.replicas) - f.running)
+    level = _level(load.replicas)
+    in_step = f.work_s + slope * (count - 0.5 * level - f.running)
     work = floor * jax.nn.softplus(in_step / floor)
     rate = f.branching / m.work_s
     step = load.base_s + work
     chunk_work = jnp.minimum(f.prefill_branching * step, 0.95 * work)
     chunks = rate * step * m.prefill_steps
-    level = _level(load.replicas)
-    chunk_variance = rate * step * m.prefill_squares_s2 * f.prefill_variance_ratio / (1.0 + level * chunks)
+    independent = rate * step * m.prefill_squares_s2 * f.prefill_variance_ratio
+    chunk_variance = independent / (1.0 + level * chunks)
     left = (f.work_variance_s2 - slope**2 * f.running_variance) / f.running
     noise = jnp.maximum(left, _LEAST_NOISE * m.composition_s2)
     decoding = jnp.maximum(m.steps - m.prefill_steps, 1e-3)
     decode_work = (m.work_s - m.prefill_work_s) / decoding
     mix = jnp.maximum((m.squares_s2 - m.prefill_squares_s2) / decoding - decode_work**2, 1e-30)
     mix_variance = jnp.maximum(count * noise - chunk_variance, _LEAST_NOISE * count * mix)
-    met = _noise(work, chunks, chunk_work, chunk_variance, mix_variance, level)
-    prefilling = load.limit * m.prefill_steps / m.steps
-    chunk_full = load.limit * m.prefill_work_s / m.steps
-    chunk_full_variance = jnp.maximum(load.limit * m.prefill_squares_s2 / m.steps, 1e-30)
     alike = 1.0 - load.by_tokens  # a full cache holds its tokens, and with them its work, whichever requests run
-    mix_full = jnp.maximum(alike * load.limit * mix * decoding / m.steps, 1e-30)
-    full_noise = _noise(load.limit * per_request, prefilling, chunk_full, chunk_full_variance, mix_full, level)
-    return work, met, full_noise
+    in_phase = load.limit / m.steps
+    rows = _situations(
+        (work, load.limit * per_request),
+        (chunks, in_phase * m.prefill_steps),
+        (chunk_work, in_phase * m.prefill_work_s),
+        (chunk_variance, jnp.maximum(in_phase * m.prefill_squares_s2, 1e-30)),
+        (mix_variance, jnp.maximum(alike * in_phase * mix * decoding, 1e-30)),
+        (independent, jnp.maximum(in_phase * m.prefill_squares_s2, 1e-30)),
+    )
+    return rows[0], _noise(rows[0], rows[1], rows[2], rows[3], rows[4], level)._replace(chunk_variance=rows[5])
+
+
+def _situations(*pairs: tuple[Float[Array, " counts"], Scalar]) -> Float[Array, "pairs situations"]:
+    """Values at the numbers running and at full slots, with 0 for the idle engine before them."""
+    free, taken = (jnp.stack(values) for values in zip(*pairs, strict=True))
+    return jnp.concatenate([jnp.zeros_like(taken[:, None]), free, taken[:, None]], axis=1)
 
 
 def _gamma_nodes(mean: Array, variance: Array) -> Array:

@@ -40,7 +40,7 @@ class SharingTable(eqx.Module):
         masses: sums up to each: masses on the grid, and of the groups.
         nodes: the grid.
         prefill_low, prefill_high: range of prefill steps of each group.
-        decode_steps: mean decode steps of each bin.
+        decode_steps, decode_prefill_steps: mean steps of each bin, in decode and in prefill.
     """
 
     table: LengthTable
@@ -50,6 +50,7 @@ class SharingTable(eqx.Module):
     prefill_low: Float[Array, " groups"]
     prefill_high: Float[Array, " groups"]
     decode_steps: Float[Array, " bins"]
+    decode_prefill_steps: Float[Array, " bins"]
 
     def masses_up_to(self, share: Scalar) -> Float[Array, " columns"]:
         """Sums over the shortest requests of that share, linear between knots."""
@@ -79,7 +80,7 @@ def tabulate(workload: Workload, profile: Profile) -> SharingTable:
     nodes = grid.step_nodes(requests.steps.max())
     prefill, low, high = groups.prefill_groups(inputs / profile.chunk_tokens)
     decode = groups.decode_bins(requests.decode_steps, requests.decode_step_s, weight)
-    own = requests.decode_step_s[:, None]
+    own, chunk = requests.decode_step_s[:, None], requests.prefill_step_s[:, None]
     columns = jnp.concatenate(
         [
             *(_on_grid(nodes, mass) for mass in masses(requests, held)),
@@ -88,10 +89,13 @@ def tabulate(workload: Workload, profile: Profile) -> SharingTable:
             decode,
             decode * own,
             decode * own**2,
+            decode * chunk,
+            decode * chunk**2,
         ],
         axis=1,
     )
     shares, sums = _thinned(weight, requests.work_s, columns)
+    binned = jnp.maximum(weight @ decode, _EMPTY)
     return SharingTable(
         table=workload.tabulate(jnp.stack(single, axis=1)),
         shares=shares,
@@ -99,7 +103,8 @@ def tabulate(workload: Workload, profile: Profile) -> SharingTable:
         nodes=nodes,
         prefill_low=low,
         prefill_high=high,
-        decode_steps=(weight * requests.decode_steps) @ decode / jnp.maximum(weight @ decode, _EMPTY),
+        decode_steps=(weight * requests.decode_steps) @ decode / binned,
+        decode_prefill_steps=(weight * requests.prefill_steps) @ decode / binned,
     )
 
 
@@ -173,8 +178,8 @@ def _of_means(
     rest = wide[size:]
     sizes = (groups.NUM_PREFILL, 2 * groups.NUM_PREFILL)
     prefill, prefill_work, decode = rest[: sizes[0]], rest[sizes[0] : sizes[1]], rest[sizes[1] :]
-    number, own, own2 = jnp.split(decode, 3)
-    mean = own / jnp.maximum(number, _EMPTY)
+    number, *sums = jnp.split(decode, 5)
+    own, own2, chunk, chunk2 = (total / jnp.maximum(number, _EMPTY) for total in sums)
     return moments, Groups(
         prefill_share=prefill,
         prefill_low=table.prefill_low,
@@ -182,6 +187,9 @@ def _of_means(
         prefill_work_s=prefill_work / jnp.maximum(prefill, _EMPTY),
         decode_share=number / jnp.maximum(number.sum(), _EMPTY),
         decode_steps=table.decode_steps,
-        decode_work_s=mean,
-        decode_work_variance_s2=jnp.maximum(own2 / jnp.maximum(number, _EMPTY) - mean**2, 0.0),
+        decode_work_s=own,
+        decode_work_variance_s2=jnp.maximum(own2 - own**2, 0.0),
+        decode_prefill_steps=table.decode_prefill_steps,
+        decode_chunk_s=chunk,
+        decode_chunk_variance_s2=jnp.maximum(chunk2 - chunk**2, 0.0),
     )

@@ -32,8 +32,10 @@ from jaxsim.step_sharing.moments import Moments
 
 Scalar = Float[Array, ""]
 
-DEPTHS = (0.2, 0.7, 1.5, 2.8, 5.0, 9.0)
+DEPTHS = (0.2, 1.0, 2.0, 3.5, 6.0, 9.0)
 """Depths at which the scale of a wait is computed; between them it is linear in the wait."""
+
+_UNIT = DEPTHS.index(1.0)
 
 _LAGUERRE_X, _LAGUERRE_W = np.polynomial.laguerre.laggauss(6)
 _LEAST_S = 1e-3
@@ -80,32 +82,36 @@ class WaitScale(eqx.Module):
         """Seconds per unit of depth in one queue that all engines share."""
         return self.variability(depth) * self.slot_s / (self.slack * self.engines)
 
-    def at(self, depth: Scalar) -> Scalar:
-        """Seconds per unit of depth at the pool's engines."""
+    def apart(self, pooled_s: Array) -> Array:
+        """Seconds per unit of depth at the pool's engines, from those in one queue that all share."""
         engines = jnp.maximum(self.engines, 1.0)
-        ratio = 1.0 - self.slot_s / (engines * jnp.maximum(self.pooled_s(depth), 1e-30))
+        ratio = 1.0 - self.slot_s / (engines * jnp.maximum(pooled_s, 1e-30))
         sigma = jnp.maximum(ratio, 1e-6)
         shared = self.slot_s / -jnp.expm1(engines * jnp.log(sigma))
-        return jnp.where(self.engines > 1.0, shared, self.pooled_s(depth))
-
-    def queued_share(self) -> Scalar:
-        """Share of the arrivals to full slots that queue; the others fill a hole. At unit depth."""
-        one = jnp.ones(())
-        return jnp.minimum(self.pooled_s(one) / self.at(one), 1.0)
+        return jnp.where(self.engines > 1.0, shared, pooled_s)
 
 
 class QueueWait(eqx.Module):
-    """Law of the queue wait of those who queue: exp(-t/scale(t)), its scale given at some waits."""
+    """Law of the queue wait: a share of those who find full slots queues, for longer than t with exp(-t/scale(t)).
 
+    Attributes:
+        share: of the arrivals to full slots, those that queue; the others fill a hole.
+        waits_s, scales_s: the scale at some waits.
+        scale: what it depends on.
+    """
+
+    share: Scalar
     waits_s: Float[Array, " depths"]
     scales_s: Float[Array, " depths"]
+    scale: WaitScale
 
     @classmethod
     def of(cls, scale: WaitScale) -> QueueWait:
-        """The law tabulated at `DEPTHS`."""
+        """The law tabulated at `DEPTHS`, its share at unit depth."""
         depths = jnp.asarray(DEPTHS)
-        scales = jax.vmap(scale.at)(depths)
-        return cls(depths * scales, scales)
+        pooled = jax.vmap(scale.pooled_s)(depths)
+        scales = scale.apart(pooled)
+        return cls(jnp.minimum(pooled[_UNIT] / scales[_UNIT], 1.0), depths * scales, scales, scale)
 
     def scale_s(self, t: Float[Array, "*times"]) -> Float[Array, "*times"]:
         """The scale at waits t: linear between the tabulated ones, constant outside them."""
@@ -118,7 +124,8 @@ class QueueWait(eqx.Module):
         """P(wait > t), t >= 0."""
         return jnp.exp(-t / self.scale_s(t))
 
-    def mean_s(self, scale: WaitScale) -> Scalar:
-        """Mean wait, by Gauss-Laguerre quadrature over depth."""
-        depths = jnp.asarray(_LAGUERRE_X)
-        return (jnp.asarray(_LAGUERRE_W * _LAGUERRE_X) * jax.vmap(scale.at)(depths)).sum()
+    @property
+    def mean_s(self) -> Scalar:
+        """Mean wait of those who queue, by Gauss-Laguerre quadrature over depth."""
+        scales = self.scale.apart(jax.vmap(self.scale.pooled_s)(jnp.asarray(_LAGUERRE_X)))
+        return (jnp.asarray(_LAGUERRE_W * _LAGUERRE_X) * scales).sum()

@@ -15,7 +15,7 @@ from jaxsim.profiles import Profile
 from jaxsim.workload import Workload
 from optim.config import FLAGS, ConfigError, Settings
 from optim.inputs import Input, Inputs
-from optim.plan_file import SIMULATOR, PoolTable, Table
+from optim.plan_file import OWN, SIMULATOR, PoolTable, Table
 from optim.problem import SLO, PlanProblem
 from optim.profile_file import find_profile
 from optim.rule_tables import transfer_link
@@ -130,15 +130,20 @@ def _unused_to_plan(settings: Settings, used: tuple[str, ...] = ()) -> tuple[str
     """Notes on what only the simulator of a fleet that is spelled out uses."""
     unused = ["fleet.pools"] if settings.tables.fleet.pools is not None else []
     unused += [table for table in SIMULATOR if table not in used and is_given(settings, table)]
-    notes = _unused_power(settings)
+    notes = _unused_own(settings)
     if unused:
         was = "it was not used" if len(unused) == 1 else "they were not used"
         notes = (f"{', '.join(unused)}: for `fleetgrad simulate` and `compare-routers`; {was}", *notes)
     return notes
 
 
-def _unused_power(settings: Settings) -> tuple[str, ...]:
-    return ("power: for `fleetgrad power`; it was not used",) if is_given(settings, "power") else ()
+def _unused_own(settings: Settings) -> tuple[str, ...]:
+    """Notes on tables of other commands."""
+    return tuple(
+        f"{table}: for `fleetgrad {commands}`; it was not used"
+        for table, commands in OWN.items()
+        if is_given(settings, table)
+    )
 
 
 def is_given(settings: Settings, table: str) -> bool:
@@ -187,7 +192,7 @@ def fleet_request(settings: Settings, *, routers: bool = False) -> FleetRequest:
         **rules.inputs,
     }
     unused = [f"fleet.{name}" for name in ("profiles", "max_pools", "max_gpus") if getattr(fleet, name) is not None]
-    notes = _unused_power(settings)
+    notes = _unused_own(settings)
     if unused:
         notes = (f"{', '.join(unused)}: for `fleetgrad plan`; not used", *notes)
     slo = None if settings.tables.slo.ttft_p99_ms is None else _slo(settings)

@@ -16,6 +16,7 @@ from optim.commands.pareto import pareto
 from optim.commands.plan import plan
 from optim.commands.power import power
 from optim.commands.profiles import profiles
+from optim.commands.schedule import schedule
 from optim.commands.sensitivity import sensitivity
 from optim.commands.simulate import simulate
 from optim.commands.trace import trace
@@ -31,7 +32,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (plan, simulate, whatif, pareto, sensitivity, disagg, power, compare_routers, fit, trace, profiles):
+COMMANDS = (
+    plan,
+    simulate,
+    whatif,
+    pareto,
+    sensitivity,
+    schedule,
+    disagg,
+    power,
+    compare_routers,
+    fit,
+    trace,
+    profiles,
+)
+
+for command in COMMANDS:
     app.command()(command)
 
 

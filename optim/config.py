@@ -57,11 +57,30 @@ FLAGS = {
     "power.pue": "--pue",
     "power.usd_per_kwh": "--usd-per-kwh",
     "power.kg_co2_per_kwh": "--kg-co2-per-kwh",
+    "demand.table": "--demand",
+    "demand.from_trace": "--from-trace",
+    "demand.interval_minutes": "--interval-minutes",
+    "demand.mean_rps": "--mean-rate",
+    "demand.grid_table": "--grid",
+    "scaling.cold_start_s": "--cold-start-s",
+    "scaling.hold_minutes": "--hold-minutes",
+    "scaling.spare_percent": "--spare-percent",
+    "scaling.on_demand_usd_per_gpu_hour": "--on-demand-usd-per-gpu-hour",
+    "scaling.reserved_usd_per_gpu_hour": "--reserved-usd-per-gpu-hour",
+    "defer.share": "--defer-share",
+    "defer.max_wait_hours": "--defer-hours",
+    "defer.minimize": "--minimize",
 }
 """The flag that overrides each key of a plan file."""
 
-_KINDS = ("workload.name", "workload.trace", "workload.cdf")
-_OF_A_KIND = (*_KINDS, "workload.output_share", "workload.map", "workload.time_unit", "workload.failed")
+_KINDS = {
+    "workload": (("name", "trace", "cdf"), ("output_share", "map", "time_unit", "failed")),
+    "demand": (
+        ("table", "from_trace"),
+        ("rates_rps", "peak_rps", "trough_rps", "peak_hour", "interval_minutes", "zeros", "map", "only"),
+    ),
+}
+"""Keys of a table that a flag may choose among, and those that belong to one of them."""
 
 
 @dataclass(frozen=True)
@@ -137,10 +156,10 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
     given = {key: value for key, value in flags.items() if value is not None}
     if file is not None:
         _check(tables, file=file, from_flags=frozenset())
-    kind = next((key for key in _KINDS if key in given), None)
-    if kind is not None:
-        for key in _OF_A_KIND:  # what belongs to another workload goes with it
-            tables.get("workload", {}).pop(key.partition(".")[2], None)
+    for table, (kinds, others) in _KINDS.items():
+        if any(f"{table}.{kind}" in given for kind in kinds):
+            for name in (*kinds, *others):  # what belongs to another workload or demand goes with it
+                tables.get(table, {}).pop(name, None)
     for key, value in given.items():
         table, _, name = key.partition(".")
         for other, takers in CHOICES.get(key, {}).items():  # what the file has for another choice
@@ -253,7 +272,7 @@ _PYTHON_ONLY = {("router", "kind"): {"model": "routing by model is for Python: d
 
 
 def _hint(loc: tuple[Any, ...], value: Any) -> str:
-    if isinstance(value, dict) and loc in (("schedule",), ("fleet", "pools"), ("power", "laws")):
+    if isinstance(value, dict) and loc in (("schedule",), ("fleet", "pools"), ("power", "laws"), ("scaling", "prices")):
         return f"; each row is a table [[{'.'.join(map(str, loc))}]]"
     if isinstance(value, str) and value in _PYTHON_ONLY.get(loc, {}):
         return f"; {_PYTHON_ONLY[loc][value]}"

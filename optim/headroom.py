@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxsim.workload import Workload
-from optim._compile import program
-from optim.sizing import whole_replicas
-from optim.slopes import Point, sizes
+from optim.rate_sizes import RATES_AT_ONCE, sizes_at_rates
+from optim.slopes import Point
 
-_RATES = 64
-"""Rates sized at once: each pass narrows the bracket 63 times."""
+_RATES = RATES_AT_ONCE
+"""Rates of a pass, which narrows the bracket 63 times."""
 _REACH = 1e4
 """Times the rate given that are looked at, up and down."""
 _PRECISION = 1e-9
@@ -57,27 +53,16 @@ class Headroom:
         return self.fleet_due_rate / self.rate - 1.0
 
 
-@program
-def _sizes_at(point: Point, workload: Workload, rates: jax.Array, *, model: str) -> jax.Array:
-    tables = point.tables(workload, model=model, coarse=False)
-
-    def one(rate: jax.Array) -> jax.Array:
-        moved = eqx.tree_at(lambda p: p.rate, point, rate)
-        return sizes(moved, tables, model=model, relaxed=False)[1].replicas
-
-    return jax.vmap(one)(rates)
-
-
 def headroom(point: Point, workload: Workload, *, model: str) -> Headroom:
     """Find it for each pool of a fleet that some number of replicas could serve."""
 
     def required(rates: np.ndarray) -> np.ndarray:
-        return whole_replicas(np.asarray(_sizes_at(point, workload, jnp.asarray(rates), model=model)))
+        return sizes_at_rates(point, workload, rates, model=model).replicas
 
     rate, replicas = float(point.rate), np.asarray(point.replicas)
     first = rate * np.geomspace(1.0 / _REACH, _REACH, _RATES)
     sized = required(first)
-    now = required(np.full(_RATES, rate))[0]
+    now = required(np.array([rate]))[0]
     due = tuple(_due(required, first, sized, p, float(n)) for p, n in enumerate(replicas))
     prices = np.asarray(point.profile.usd_per_hour)
     return Headroom(rate, due, tuple(int(n) for n in now), tuple(float(v) for v in prices))

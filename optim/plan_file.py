@@ -1,7 +1,7 @@
 """The tables of a plan file: every key, its domain and what it means.
 
-`[workload]`, `[slo]` and `[fleet]` are for every command, `[power]` for `fleetgrad power`; the others are rules of the
-simulator.
+`[workload]`, `[slo]` and `[fleet]` are for every command, `[power]` for `fleetgrad power` and `schedule`, `[demand]`,
+`[scaling]` and `[defer]` for `schedule`; the others are rules of the simulator.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class PowerLawRow(Table):
 
 
 class PowerTable(Table):
-    """Power and what it costs (`fleetgrad power`)."""
+    """Power and what it costs (`fleetgrad power`, `fleetgrad schedule`)."""
 
     pue: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = Field(
         None, description="power of the building over that of its GPUs; left out, the GPUs' alone"
@@ -204,6 +204,67 @@ class PowerTable(Table):
     laws: list[PowerLawRow] | None = Field(
         None, min_length=1, description="of your GPUs; left out, the published constants (H100, A100, A10G)"
     )
+
+
+class DemandTable(Table):
+    """Requests per second over a day (`fleetgrad schedule`): one of `table`, `rates_rps`, `from_trace`, `peak_rps`."""
+
+    table: Text | None = Field(
+        None, description="CSV with hour (or time_s) and rate, in requests per second; relative to this file"
+    )
+    rates_rps: list[NonNegative] | None = Field(None, min_length=2, description="requests per second in each interval")
+    from_trace: bool | None = Field(None, description="whether the workload's own arrivals are counted in intervals")
+    peak_rps: Positive | None = Field(None, description="highest rate of a cosine over 24 hours")
+    trough_rps: NonNegative | None = Field(None, description="its lowest rate")
+    peak_hour: Annotated[float, Field(ge=0, lt=24, allow_inf_nan=False)] | None = Field(
+        None, description="hour of the day of its highest rate"
+    )
+    interval_minutes: Positive | None = Field(None, description="length of an interval, for all but a table")
+    mean_rps: Positive | None = Field(None, description="mean that all rates are scaled to; left out, as they are")
+    repeat: bool | None = Field(None, description="whether the same day follows for ever; default true")
+    zeros: Literal["missing", "idle"] | None = Field(
+        None, description='what a rate of 0 in the table means; default "missing": an error'
+    )
+    map: dict[str, Text] | None = Field(None, description="our column names to the table's")
+    only: dict[str, Text] | None = Field(None, description='rows of the table to keep, such as {category = "m-large"}')
+    grid_table: Text | None = Field(
+        None, description="CSV with hour (or time_s) and usd_per_kwh or g_co2_per_kwh; relative to this file"
+    )
+
+
+class GpuPriceRow(Table):
+    """Dollars per GPU-hour of the GPUs of one profile."""
+
+    profile: Text = Field(description="as fleet.profiles or fleet.pools name it")
+    on_demand_usd_per_gpu_hour: Positive | None = Field(None, description="left out, the profile's own price")
+    reserved_usd_per_gpu_hour: Positive = Field(description="paid all the time")
+
+
+class ScalingTable(Table):
+    """How replicas come and go over a day, and at what prices (`fleetgrad schedule`)."""
+
+    cold_start_s: NonNegative | None = Field(
+        None, description="from the order of a replica to the first request it takes; default 300"
+    )
+    hold_minutes: NonNegative | None = Field(
+        None, description="for which a replica that is not needed any more still takes requests; default 0"
+    )
+    spare_percent: NonNegative | None = Field(
+        None, description="by which every rate is raised before it is sized; default 0"
+    )
+    on_demand_usd_per_gpu_hour: Positive | None = Field(None, description="left out, the profiles' own prices")
+    reserved_usd_per_gpu_hour: Positive | None = Field(
+        None, description="paid all the time, used or not; left out, nothing can be reserved"
+    )
+    prices: list[GpuPriceRow] | None = Field(None, min_length=1, description="for fleets of several profiles")
+
+
+class DeferTable(Table):
+    """Requests that may wait for a cheaper or cleaner hour (`fleetgrad schedule`)."""
+
+    share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = Field(description="of every interval's requests")
+    max_wait_hours: Positive = Field(description="longest wait")
+    minimize: Literal["usd", "carbon"] | None = Field(None, description='default "usd"')
 
 
 class PlanFile(Table):
@@ -219,6 +280,9 @@ class PlanFile(Table):
     failures: FailuresTable | None = Field(None)
     schedule: list[ScheduleRow] | None = Field(None, min_length=1, description="replicas over time")
     power: PowerTable = Field(default_factory=PowerTable)  # type: ignore[arg-type]
+    demand: DemandTable = Field(default_factory=DemandTable)  # type: ignore[arg-type]
+    scaling: ScalingTable = Field(default_factory=ScalingTable)  # type: ignore[arg-type]
+    defer: DeferTable | None = Field(None, description="left out, nothing waits")
 
 
 TABLES: dict[str, type[Table]] = {
@@ -232,10 +296,16 @@ TABLES: dict[str, type[Table]] = {
     "failures": FailuresTable,
     "schedule": ScheduleRow,
     "power": PowerTable,
+    "demand": DemandTable,
+    "scaling": ScalingTable,
+    "defer": DeferTable,
 }
 
-ROWS: dict[str, type[Table]] = {"fleet.pools": PoolTable, "power.laws": PowerLawRow}
+ROWS: dict[str, type[Table]] = {"fleet.pools": PoolTable, "power.laws": PowerLawRow, "scaling.prices": GpuPriceRow}
 """Tables within tables."""
+
+OWN = {"power": "power` and `schedule", "demand": "schedule", "scaling": "schedule", "defer": "schedule"}
+"""Tables of a few commands, and those commands."""
 
 SIMULATOR = ("serving", "arrivals", "router", "transfer", "failures", "schedule")
 """Tables that only the simulator uses."""

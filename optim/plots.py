@@ -25,7 +25,7 @@ _LEAST_TAIL = 1e-4
 POOLS = (BLUE, ORANGE, GREEN, RED, "#7b5ea7", GREY)
 
 
-def _figure(panels: int, height: float = 5.4, *, across: bool = False) -> tuple[Any, list[Any]]:
+def make_figure(panels: int, height: float = 5.4, *, across: bool = False) -> tuple[Any, list[Any]]:
     """A figure of panels: one above the other with one x axis, or side by side with one y axis."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -42,11 +42,12 @@ def _figure(panels: int, height: float = 5.4, *, across: bool = False) -> tuple[
 
 
 def _axes() -> tuple[Any, Any]:
-    figure, (axes,) = _figure(1)
+    figure, (axes,) = make_figure(1)
     return figure, axes
 
 
-def _title(axes: Any, text: str) -> None:
+def left_title(axes: Any, text: str) -> None:
+    """A title at the left, wrapped."""
     axes.set_title("\n".join(wrap(text, 84, break_on_hyphens=False)), loc="left", fontsize=11)
 
 
@@ -75,19 +76,19 @@ def plot_pareto(front: ParetoFront, path: Path, *, slo: SLO, title: str) -> None
         at = (best.usd_per_hour, float(best.analytic.ttft_p99_s) * 1e3)
         axes.plot(*at, "*", color=ORANGE, markersize=18, zorder=5, label=f"recommended: {words.fleet(best.design)}")
     axes.set_yscale("log")
-    _log(axes.yaxis, np.append(ttft, objective))
+    log_axis(axes.yaxis, np.append(ttft, objective))
     if usd.size and usd.min() > 0 and usd.max() > 8 * usd.min():
         axes.set_xscale("log")
-        _log(axes.xaxis, usd)
+        log_axis(axes.xaxis, usd)
     axes.margins(x=0.08, y=0.12)
     axes.set_xlabel("cost, $ per hour")
     axes.set_ylabel("P99 TTFT by the model, ms")
-    _title(axes, title)
+    left_title(axes, title)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     figure.savefig(path)
 
 
-def _log(axis: Any, values: np.ndarray) -> None:
+def log_axis(axis: Any, values: np.ndarray) -> None:
     """Label a log axis in plain numbers, and at enough of them where its range is short."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -151,10 +152,10 @@ def plot_ttft(
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_ylim(_LEAST_TAIL, 1.3)
-    _log(axes.xaxis, times * 1e3)
+    log_axis(axes.xaxis, times * 1e3)
     axes.set_xlabel("TTFT, ms")
     axes.set_ylabel("share of requests with a longer TTFT")
-    _title(axes, title)
+    left_title(axes, title)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     figure.savefig(path)
 
@@ -174,7 +175,7 @@ def plot_occupancy(result: SimulationResult, path: Path, *, pools: Sequence[str]
     """Running and waiting requests of each pool, by its name, over the measured time of the first replication."""
     series = result.time_series(0)
     edges = np.append(series.start_s, series.start_s[-1] + series.width_s)
-    figure, panels = _figure(2, 5.8)
+    figure, panels = make_figure(2, 5.8)
     for axes, values, what in zip(panels, (series.active, series.queued), ("running", "waiting"), strict=True):
         for p, pool in enumerate(values):
             colour = POOLS[p % len(POOLS)]
@@ -188,7 +189,7 @@ def plot_occupancy(result: SimulationResult, path: Path, *, pools: Sequence[str]
             )
         axes.set_ylim(bottom=0, top=max(1.05 * float(values.max()), 1.0))
         axes.set_ylabel(f"{what} requests, whole pool")
-    _title(panels[0], title)
+    left_title(panels[0], title)
     panels[1].set_xlabel(f"seconds from the start of replication 0; means over {series.width_s:.3g} s")
     panels[1].set_xlim(edges[0], edges[-1])
     figure.legend(loc="outside lower center", ncols=len(POOLS), frameon=False, fontsize=9)
@@ -197,7 +198,7 @@ def plot_occupancy(result: SimulationResult, path: Path, *, pools: Sequence[str]
 
 def plot_routers(found: Comparison, path: Path, *, title: str) -> None:
     """P99 TTFT with its interval and the share that is late or rejected, a line for each router."""
-    figure, (left, right) = _figure(2, 1.6 + 0.42 * len(found.standings), across=True)
+    figure, (left, right) = make_figure(2, 1.6 + 0.42 * len(found.standings), across=True)
     names = [s.contender.name for s in found.standings]
     places = np.arange(len(names))[::-1]
     steady = [s.result.ttft.quantile(0.99).value * 1e3 for s in found.standings if _steady(s)]
@@ -222,7 +223,7 @@ def plot_routers(found: Comparison, path: Path, *, title: str) -> None:
     left.set_yticks(places, names)
     left.set_xscale("log")
     left.set_xlim(low, high)
-    _log(left.xaxis, np.array([low, high]))
+    log_axis(left.xaxis, np.array([low, high]))
     left.set_xlabel("P99 TTFT, ms" + ("" if found.slo is None else " (dashed: SLO)"))
     right.set_xlabel("% of requests" + ("" if found.slo is None else " (dotted: 1 %)"))
     right.set_xlim(left=0)

@@ -64,11 +64,16 @@ def power_request(settings: Settings, *, flex: bool, tokens: bool) -> PowerReque
     if plan is not None:
         profiles += plan.problem.profiles
     inputs: Inputs = {}
-    laws = _laws(settings, [str(profile.gpu) for profile in profiles], inputs)
-    return PowerRequest(fleet, plan, laws, _prices(settings, inputs), inputs, _notes(settings))
+    laws = power_laws(settings, [str(profile.gpu) for profile in profiles], inputs)
+    return PowerRequest(fleet, plan, laws, electricity_prices(settings, inputs), inputs, _notes(settings))
 
 
-def _laws(settings: Settings, gpus: Sequence[str], inputs: Inputs) -> dict[str, PowerLaw]:
+def power_laws(settings: Settings, gpus: Sequence[str], inputs: Inputs) -> dict[str, PowerLaw]:
+    """Power law of each GPU by its name, the file's own or the published one; both are noted in `inputs`.
+
+    Raises:
+        ConfigError: none is published for a GPU, or a row of the file is out of its domain.
+    """
     rows = settings.tables.power.laws or []
     own: dict[str, PowerLaw] = {}
     for k, row in enumerate(rows):
@@ -99,7 +104,8 @@ def _laws(settings: Settings, gpus: Sequence[str], inputs: Inputs) -> dict[str, 
     return found
 
 
-def _prices(settings: Settings, inputs: Inputs) -> Prices:
+def electricity_prices(settings: Settings, inputs: Inputs) -> Prices:
+    """PUE, price and carbon of the file and flags, noted in `inputs`."""
     table = settings.tables.power
     pue = GPUS_ALONE if table.pue is None else table.pue
     alone = "default: the GPUs alone; cooling, CPUs and network are not in the figures"

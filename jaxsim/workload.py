@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int, Integer
 
 from jaxsim._checks import invalid, require, unknown
+from jaxsim.lengths import cut_tokens
 
 MAX_TOKENS = 16_777_216
 """Longest total accepted, 2**24 tokens: above it a length is a unit mistake, not a prompt."""
@@ -306,8 +307,7 @@ class Workload(eqx.Module):
 
     def truncated(self, max_context: float) -> Workload:
         """Prompts shortened so that no total exceeds `max_context` (at least one input token is kept)."""
-        outputs = np.minimum(self.output_tokens, max_context - 1)
-        inputs = np.minimum(self.input_tokens, max_context - outputs)
+        inputs, outputs = cut_tokens(np.asarray(self.input_tokens), np.asarray(self.output_tokens), max_context)
         rows = np.arange(len(self.weight)) if self.arrival_row is None else self.arrival_row
         weight = self.weight if self.arrival_row is None else None
         share = self.share_above(max_context)

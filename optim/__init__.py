@@ -1,24 +1,32 @@
-"""Optimal fleets: relax with gradients, round, certify, verify by simulation."""
+"""Optimal fleets: relax with gradients, round, certify, verify by simulation; under uncertainty, robust."""
 
 from optim.demand import RateProfile
 from optim.pareto import ParetoFront, ParetoPoint, pareto
 from optim.plan import Plan, PlanStatus, plan
 from optim.problem import SLO, PlanProblem
+from optim.robust import Robust, RobustStatus, robust
 from optim.schedule import DaySchedule, schedule
+from optim.uncertainty import DemandScenario, Interval, Uncertainty
 from optim.whatif import WhatIf, whatif
 
 __all__ = [
     "SLO",
     "DaySchedule",
+    "DemandScenario",
+    "Interval",
     "ParetoFront",
     "ParetoPoint",
     "Plan",
     "PlanProblem",
     "PlanStatus",
     "RateProfile",
+    "Robust",
+    "RobustStatus",
+    "Uncertainty",
     "WhatIf",
     "pareto",
     "plan",
+    "robust",
     "schedule",
     "whatif",
 ]

@@ -55,8 +55,12 @@ class FleetRequest:
     notes: tuple[str, ...] = ()
 
 
-def plan_request(settings: Settings) -> PlanRequest:
+def plan_request(settings: Settings, *, used: tuple[str, ...] = ()) -> PlanRequest:
     """The problem that a plan file and flags describe.
+
+    Args:
+        settings: the file with the flags laid over it.
+        used: tables that the caller reads itself, so that no note calls them unused.
 
     Raises:
         ConfigError: something required is missing, or a value is out of its domain.
@@ -93,7 +97,7 @@ def plan_request(settings: Settings) -> PlanRequest:
         "model": Input(problem.model, settings.source("fleet.model")),
         "max_gpus": Input(problem.max_gpus, settings.source("fleet.max_gpus", "default: no cap")),
     }
-    return PlanRequest(problem, inputs, _unused_to_plan(settings))
+    return PlanRequest(problem, inputs, _unused_to_plan(settings, used))
 
 
 @dataclass(frozen=True)
@@ -130,19 +134,19 @@ def _unused_to_plan(settings: Settings, used: tuple[str, ...] = ()) -> tuple[str
     """Notes on what only the simulator of a fleet that is spelled out uses."""
     unused = ["fleet.pools"] if settings.tables.fleet.pools is not None else []
     unused += [table for table in SIMULATOR if table not in used and is_given(settings, table)]
-    notes = _unused_own(settings)
+    notes = _unused_own(settings, used)
     if unused:
         was = "it was not used" if len(unused) == 1 else "they were not used"
         notes = (f"{', '.join(unused)}: for `fleetgrad simulate` and `compare-routers`; {was}", *notes)
     return notes
 
 
-def _unused_own(settings: Settings) -> tuple[str, ...]:
+def _unused_own(settings: Settings, used: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Notes on tables of other commands."""
     return tuple(
         f"{table}: for `fleetgrad {commands}`; it was not used"
         for table, commands in OWN.items()
-        if is_given(settings, table)
+        if table not in used and is_given(settings, table)
     )
 
 

@@ -10,12 +10,14 @@ from typing import Annotated
 import typer
 
 from optim.commands.compare_routers import compare_routers
+from optim.commands.cost import cost
 from optim.commands.disagg import disagg
 from optim.commands.fit import fit
 from optim.commands.pareto import pareto
 from optim.commands.plan import plan
 from optim.commands.power import power
 from optim.commands.profiles import profiles
+from optim.commands.robust import robust
 from optim.commands.schedule import schedule
 from optim.commands.sensitivity import sensitivity
 from optim.commands.simulate import simulate
@@ -38,9 +40,11 @@ COMMANDS = (
     whatif,
     pareto,
     sensitivity,
+    robust,
     schedule,
     disagg,
     power,
+    cost,
     compare_routers,
     fit,
     trace,

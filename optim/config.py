@@ -70,6 +70,13 @@ FLAGS = {
     "defer.share": "--defer-share",
     "defer.max_wait_hours": "--defer-hours",
     "defer.minimize": "--minimize",
+    "uncertainty.rate": "--rate-range",
+    "uncertainty.rate_cv": "--rate-cv",
+    "uncertainty.step_time_factor": "--step-time-factor",
+    "uncertainty.fit": "--fit",
+    "uncertainty.input_tokens_factor": "--input-tokens-factor",
+    "uncertainty.output_tokens_factor": "--output-tokens-factor",
+    "uncertainty.length_sample": "--length-sample",
 }
 """The flag that overrides each key of a plan file."""
 
@@ -272,7 +279,7 @@ _PYTHON_ONLY = {("router", "kind"): {"model": "routing by model is for Python: d
 
 
 def _hint(loc: tuple[Any, ...], value: Any) -> str:
-    if isinstance(value, dict) and loc in (("schedule",), ("fleet", "pools"), ("power", "laws"), ("scaling", "prices")):
+    if isinstance(value, dict) and ".".join(map(str, loc)) in ("schedule", *ROWS):
         return f"; each row is a table [[{'.'.join(map(str, loc))}]]"
     if isinstance(value, str) and value in _PYTHON_ONLY.get(loc, {}):
         return f"; {_PYTHON_ONLY[loc][value]}"

@@ -195,6 +195,7 @@ def verification_entry(found: Verification) -> Document:
         "ttft_p99_ms": estimate_entry(found.ttft_p99_s),
         "tpot_p99_ms": estimate_entry(found.tpot_p99_s),
         "slo_met": found.slo_met,
+        "verdict": found.verdict,
         "requests": found.requests,
         "rejected": found.rejected,
         "overloaded": found.overloaded,
@@ -247,6 +248,7 @@ def _round(each: Round) -> Document:
             "ttft_p99_ms": estimate_entry(found.ttft_p99_s),
             "tpot_p99_ms": estimate_entry(found.tpot_p99_s),
             "slo_met": found.slo_met,
+            "verdict": found.verdict,
             "overloaded": found.overloaded,
         },
     }

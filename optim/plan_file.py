@@ -1,7 +1,7 @@
 """The tables of a plan file: every key, its domain and what it means.
 
 `[workload]`, `[slo]` and `[fleet]` are for every command, `[power]` for `fleetgrad power` and `schedule`, `[demand]`,
-`[scaling]` and `[defer]` for `schedule`; the others are rules of the simulator.
+`[scaling]` and `[defer]` for `schedule`, `[uncertainty]` for `robust`; the others are rules of the simulator.
 """
 
 from __future__ import annotations
@@ -267,6 +267,55 @@ class DeferTable(Table):
     minimize: Literal["usd", "carbon"] | None = Field(None, description='default "usd"')
 
 
+Pair = Annotated[list[Positive], Field(min_length=2, max_length=2)]
+Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+HalfWidth = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+
+
+class ScenarioRow(Table):
+    """One future among several; their probabilities sum to 1."""
+
+    name: Text = Field(description="for people")
+    probability: Probability = Field(description="of this future")
+    rate: Positive | None = Field(None, description="requests per second; left out, the workload's")
+    input_tokens_factor: Positive | None = Field(None, description="of every prompt; default 1")
+    output_tokens_factor: Positive | None = Field(None, description="of every output; default 1")
+
+
+class CoefficientsRow(Table):
+    """Relative half-widths of a profile's coefficients: 0.1 is anything within 10 %, each by itself."""
+
+    profile: Text = Field(description="as in fleet.profiles")
+    base_s: HalfWidth | None = Field(None, description="of the time of a step whatever the batch")
+    per_sequence_s: HalfWidth | None = Field(None, description="of the time for each running sequence")
+    per_token_s: HalfWidth | None = Field(None, description="of the time for each context token")
+    prefill_per_token_s: HalfWidth | None = Field(None, description="of the time for each prompt token")
+    prefill_per_token2_s: HalfWidth | None = Field(None, description="of the time for each prompt and context token")
+    overhead_s: HalfWidth | None = Field(None, description="of what the engine adds to a step")
+
+
+class UncertaintyTable(Table):
+    """What is not known (`fleetgrad robust`); what is left out is taken as known."""
+
+    rate: Pair | None = Field(None, description="[low, high] requests per second, all as likely; or scenarios")
+    rate_cv: Positive | None = Field(
+        None, description="coefficient of variation of a log-normal rate around the workload's or a scenario's"
+    )
+    step_time_factor: Pair | None = Field(
+        None, description="[low, high] of all step times at once, such as what a fit's held-out error says"
+    )
+    fit: bool | None = Field(
+        None, description="draw coefficients from the errors that `fleetgrad fit --out` wrote into profile files"
+    )
+    input_tokens_factor: Pair | None = Field(None, description="[low, high] of every prompt's length")
+    output_tokens_factor: Pair | None = Field(None, description="[low, high] of every output's length")
+    length_sample: Count | None = Field(
+        None, description="requests that the mix of lengths was seen in; it is drawn anew from them (bootstrap)"
+    )
+    scenarios: list[ScenarioRow] | None = Field(None, min_length=1, description="futures with probabilities")
+    coefficients: list[CoefficientsRow] | None = Field(None, min_length=1, description="half-widths, by profile")
+
+
 class PlanFile(Table):
     """A plan file of fleetgrad."""
 
@@ -283,6 +332,7 @@ class PlanFile(Table):
     demand: DemandTable = Field(default_factory=DemandTable)  # type: ignore[arg-type]
     scaling: ScalingTable = Field(default_factory=ScalingTable)  # type: ignore[arg-type]
     defer: DeferTable | None = Field(None, description="left out, nothing waits")
+    uncertainty: UncertaintyTable = Field(default_factory=UncertaintyTable)  # type: ignore[arg-type]
 
 
 TABLES: dict[str, type[Table]] = {
@@ -299,12 +349,25 @@ TABLES: dict[str, type[Table]] = {
     "demand": DemandTable,
     "scaling": ScalingTable,
     "defer": DeferTable,
+    "uncertainty": UncertaintyTable,
 }
 
-ROWS: dict[str, type[Table]] = {"fleet.pools": PoolTable, "power.laws": PowerLawRow, "scaling.prices": GpuPriceRow}
+ROWS: dict[str, type[Table]] = {
+    "fleet.pools": PoolTable,
+    "power.laws": PowerLawRow,
+    "scaling.prices": GpuPriceRow,
+    "uncertainty.scenarios": ScenarioRow,
+    "uncertainty.coefficients": CoefficientsRow,
+}
 """Tables within tables."""
 
-OWN = {"power": "power` and `schedule", "demand": "schedule", "scaling": "schedule", "defer": "schedule"}
+OWN = {
+    "power": "power` and `schedule",
+    "demand": "schedule",
+    "scaling": "schedule",
+    "defer": "schedule",
+    "uncertainty": "robust",
+}
 """Tables of a few commands, and those commands."""
 
 SIMULATOR = ("serving", "arrivals", "router", "transfer", "failures", "schedule")

@@ -13,11 +13,14 @@ from jaxsim._checks import unknown
 from jaxsim.profiles import Profile, profile, profile_names
 from jaxsim.roofline_names import catalogue_hint
 from optim.config import ConfigError, read_toml
+from optim.fit_errors import FitErrors, read_fit_errors
 
 TEXTS = ("name", "gpu", "source")
 NUMBERS = tuple(name for name in Profile.__dataclass_fields__ if name not in TEXTS)
 KEYS = (*TEXTS, *NUMBERS)
 DEFAULTS = {"overhead_s": 0.0}
+FIT = "fit"
+"""The table of a profile that `fleetgrad fit` wrote: how well its coefficients are known."""
 
 
 def find_profile(name: str, path: Path) -> Profile:
@@ -38,12 +41,14 @@ def find_profile(name: str, path: Path) -> Profile:
 
 
 def read_profile(path: Path) -> Profile:
-    """The profile in a TOML file with the keys `KEYS`; those of `DEFAULTS` may be left out.
+    """The profile in a TOML file with the keys `KEYS`; those of `DEFAULTS` and the table `FIT` may be left out.
 
     Raises:
         ConfigError: no such file, not TOML, a missing or unknown key, or a value out of its domain.
     """
     table = DEFAULTS | read_toml(path, "profile file")
+    if FIT in table:
+        read_fit_errors(table.pop(FIT), path.name)
     for key in table:
         if key not in KEYS:
             near = difflib.get_close_matches(key, KEYS, n=3, cutoff=0.5)
@@ -64,8 +69,18 @@ def read_profile(path: Path) -> Profile:
         raise ConfigError(f"{path.name}: {error}") from error
 
 
-def profile_toml(one: Profile) -> str:
-    """The text of a file that `read_profile` reads back to an equal profile."""
+def fit_errors_of(path: Path) -> FitErrors | None:
+    """How well the coefficients of a profile file are known; None where it does not say.
+
+    Raises:
+        ConfigError: as `read_profile`.
+    """
+    table = read_toml(path, "profile file")
+    return read_fit_errors(table[FIT], path.name) if FIT in table else None
+
+
+def profile_toml(one: Profile, errors: FitErrors | None = None) -> str:
+    """The text of a file that `read_profile` reads back to an equal profile, and `fit_errors_of` to equal errors."""
     texts = [f"{key} = {json.dumps(getattr(one, key), ensure_ascii=False)}" for key in TEXTS]
     numbers = [f"{key} = {float(np.asarray(getattr(one, key)))!r}" for key in NUMBERS]
-    return "\n".join([*texts, *numbers, ""])
+    return "\n".join([*texts, *numbers, *([] if errors is None else ["", errors.toml().rstrip()]), ""])

@@ -25,6 +25,8 @@ from optim.documents import plan_warnings
 from optim.inputs import Inputs
 from optim.plan import Plan, PlanStatus
 from optim.problem import SLO
+from optim.verdict import Verdict
+from optim.verify import Verification
 from optim.words import fleet, given, interval, ms, number, percent, ranges, usd, whole
 
 UNMEASURED = "published, not measured"
@@ -67,9 +69,18 @@ def verdict(plan: Plan) -> Text:
     found = plan.verification
     figures = slo_sentence("Simulated", interval(found.ttft_p99_s), interval(found.tpot_p99_s), slo)
     if plan.status is PlanStatus.VERIFIED:
-        return Text(f"{what} {figures}: met.", style="bold green")
-    why = "overloaded" if found.overloaded else "not met"
+        flips = [f"pool {p}" for p, pool in enumerate(found.pools) if pool.verdict(slo) is not Verdict.MET]
+        but = f"; {Verdict.COIN_FLIP.value} in {', '.join(flips)}, whose own interval crosses it" if flips else ""
+        return Text(f"{what} {figures}: met{but}.", style="bold yellow" if flips else "bold green")
+    why = verdict_words(found)
     return Text(f"REFUSED: the simulator said no to every candidate. The last, {what} {figures}: {why}.", "bold red")
+
+
+def verdict_words(found: Verification) -> str:
+    """What the simulator said, in a few words."""
+    if found.overloaded:
+        return "overloaded"
+    return "a coin flip (an interval crosses its SLO)" if found.verdict is Verdict.COIN_FLIP else found.verdict.value
 
 
 def slo_sentence(who: str, ttft: str, tpot: str, slo: SLO | None) -> str:
@@ -194,7 +205,7 @@ def _rounds(plan: Plan) -> Table:
         table.add_column(column, justify="left" if column in ("fleet", "simulator") else "right")
     for k, each in enumerate(plan.rounds):
         found = each.verification
-        said = "not asked" if found is None else "met" if found.slo_met else "overloaded" if found.overloaded else "no"
+        said = "not asked" if found is None else "overloaded" if found.overloaded else found.verdict.value
         ttft, tpot = (None, None) if found is None else (found.ttft_p99_s, found.tpot_p99_s)
         price = f"{each.proposal.usd_per_hour:,.2f}"
         table.add_row(str(k + 1), fleet(each.proposal.design), price, interval(ttft), interval(tpot), said)

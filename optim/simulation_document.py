@@ -25,6 +25,7 @@ from optim.documents import (
 )
 from optim.inputs import Inputs
 from optim.rules import Rules, beyond_model
+from optim.verdict import Verdict
 
 ROLES = ("prefill", "decode")
 PHASES = {"prefill_wait": "prefill_wait_s", "transfer": "transfer_s"}
@@ -36,7 +37,7 @@ FEW_FAILURES = 30.0
 
 
 def simulation_document(
-    request: FleetRequest, result: SimulationResult, inputs: Inputs, analytic: Metrics | None, slo_met: bool | None
+    request: FleetRequest, result: SimulationResult, inputs: Inputs, analytic: Metrics | None, verdict: Verdict | None
 ) -> Document:
     """A simulated fleet, beside the model's figures of it where the model has any."""
     slo, design, rules = request.slo, request.design, request.rules
@@ -55,7 +56,8 @@ def simulation_document(
     limits = {"ttft_s": None if slo is None else slo.ttft_p99_s, "tpot_s": None if slo is None else slo.tpot_p99_s}
     doc["verification"] = {
         **latency_entries(result, rules),
-        "slo_met": slo_met,
+        "slo_met": None if verdict is None else verdict is Verdict.MET,
+        "verdict": verdict,
         "overloaded": result.overloaded,
         "attainment": None if slo is None else result.attainment(**limits),
         "goodput_rps": None if slo is None else result.goodput(**limits),

@@ -17,14 +17,15 @@ from optim.inputs import Inputs
 from optim.report import bullets, inputs_table, pools_table, slo_sentence, sources, table
 from optim.rules import Rules
 from optim.simulation_document import ROLES, distinct_profiles, simulation_notes
+from optim.verdict import Verdict
 from optim.words import fleet, given, interval, ms, number, percent, usd, whole
 
 
 def simulation_report(
-    request: FleetRequest, result: SimulationResult, inputs: Inputs, analytic: Metrics | None, slo_met: bool | None
+    request: FleetRequest, result: SimulationResult, inputs: Inputs, analytic: Metrics | None, verdict: Verdict | None
 ) -> Group:
     """A simulated fleet as a page."""
-    parts: list[RenderableType] = [_verdict(request, result, slo_met), "", *rules_lines(request.rules, result), ""]
+    parts: list[RenderableType] = [_verdict(request, result, verdict), "", *rules_lines(request.rules, result), ""]
     if analytic is not None:
         parts += [pools_table(request.design, analytic, result.pools), ""]
     parts += [_counts(request, result), "", _latencies(result, request.rules), "", inputs_table(inputs), ""]
@@ -81,7 +82,7 @@ def rules_lines(rules: Rules, result: SimulationResult) -> list[RenderableType]:
     return [Text(f"{name}: {words}.") for name, words in lines.items()]
 
 
-def _verdict(request: FleetRequest, result: SimulationResult, slo_met: bool | None) -> Text:
+def _verdict(request: FleetRequest, result: SimulationResult, verdict: Verdict | None) -> Text:
     what = f"{fleet_words(request)} at {rate_words(request, result)}: {usd(request.design.usd_per_hour)}/h."
     if not result.ttft.n:
         return Text(f"{what} Every request was rejected.", style="bold red")
@@ -95,8 +96,10 @@ def _verdict(request: FleetRequest, result: SimulationResult, slo_met: bool | No
             "requests.",
             style="bold red",
         )
-    said = "" if slo_met is None else ": met" if slo_met else ": NOT met"
-    style = "bold" if slo_met is None else "bold green" if slo_met else "bold red"
+    words = {Verdict.MET: ": met", Verdict.COIN_FLIP: f": {Verdict.COIN_FLIP.value}", Verdict.MISSED: ": NOT met"}
+    styles = {Verdict.MET: "bold green", Verdict.COIN_FLIP: "bold yellow", Verdict.MISSED: "bold red"}
+    said = "" if verdict is None else words[verdict]
+    style = "bold" if verdict is None else styles[verdict]
     return Text(f"{what} {slo_sentence('Simulated', ttft, tpot, request.slo)}{said}.", style=style)
 
 

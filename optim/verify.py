@@ -10,9 +10,11 @@ import numpy as np
 import des
 from des import Estimate, SimulationResult
 from des.simulate import default_requests
+from jaxsim._ops import maximum
 from jaxsim.evaluate import Metrics, PoolMetrics
 from jaxsim.fleet import FleetDesign
 from optim.problem import SLO, PlanProblem
+from optim.verdict import Verdict, verdict_of, worst
 
 QUANTILE = 0.99
 FILLINGS = 10.0
@@ -31,6 +33,10 @@ class PoolVerdict:
     tpot_p99_s: Estimate | None
     overloaded: bool
 
+    def verdict(self, slo: SLO) -> Verdict:
+        """What the intervals of the pool's own P99s say of the objectives."""
+        return _verdict((self.ttft_p99_s, self.tpot_p99_s), slo, self.overloaded)
+
 
 @dataclass(frozen=True)
 class Verification:
@@ -40,6 +46,7 @@ class Verification:
         ttft_p99_s, tpot_p99_s: of all served requests, with 95 % intervals.
         pools: the same of each pool.
         slo_met: the fleet's intervals lie below the SLO and every pool's P99 does.
+        verdict: met where `slo_met`; else a coin flip where some interval crosses its objective and none is above it.
         attainment: share of all offered requests, rejected ones included, that met every objective.
         requests, rejected: offered after warm-up, and of these rejected.
         overloaded: some pool cannot keep up with its load.
@@ -50,6 +57,7 @@ class Verification:
     tpot_p99_s: Estimate | None
     pools: tuple[PoolVerdict, ...]
     slo_met: bool
+    verdict: Verdict
     attainment: float
     requests: int
     rejected: int
@@ -87,11 +95,15 @@ def judge(result: SimulationResult, slo: SLO) -> Verification:
     pools = tuple(PoolVerdict(_p99(pool.ttft), _p99(pool.tpot), pool.overloaded) for pool in result.pools)
     ttft = result.ttft.quantile(QUANTILE)
     tpot = _p99(result.tpot)
+    met = not result.overloaded and _below(ttft, tpot, slo) and all(_pool_below(p, slo) for p in pools)
+    whole = _verdict((ttft, tpot), slo, result.overloaded)
+    said = Verdict.MET if met else worst([Verdict.COIN_FLIP, whole, *(pool.verdict(slo) for pool in pools)])
     return Verification(
         ttft_p99_s=ttft,
         tpot_p99_s=tpot,
         pools=pools,
-        slo_met=not result.overloaded and _below(ttft, tpot, slo) and all(_pool_below(p, slo) for p in pools),
+        slo_met=met,
+        verdict=said,
         attainment=result.attainment(ttft_s=slo.ttft_p99_s, tpot_s=slo.tpot_p99_s),
         requests=result.requests,
         rejected=result.rejected,
@@ -102,10 +114,18 @@ def judge(result: SimulationResult, slo: SLO) -> Verification:
 
 def _clearly_missed(found: Verification, slo: SLO) -> bool:
     """Some interval lies wholly above its objective, so no greater precision can turn the no into a yes."""
-    figures = [(found.ttft_p99_s, slo.ttft_p99_s), (found.tpot_p99_s, slo.tpot_p99_s)]
-    for pool in found.pools:
-        figures += [(pool.ttft_p99_s, slo.ttft_p99_s), (pool.tpot_p99_s, slo.tpot_p99_s)]
-    return any(e is not None and limit is not None and e.low > limit for e, limit in figures)
+    whole = _verdict((found.ttft_p99_s, found.tpot_p99_s), slo, overloaded=False)
+    pools = (_verdict((pool.ttft_p99_s, pool.tpot_p99_s), slo, overloaded=False) for pool in found.pools)
+    return worst([whole, *pools]) is Verdict.MISSED
+
+
+def _verdict(p99s_s: tuple[Estimate | None, Estimate | None], slo: SLO, overloaded: bool) -> Verdict:
+    """Of P99 TTFT and P99 TPOT, None where there is none; missed where all requests were rejected."""
+    if overloaded or (p99s_s[0] is not None and p99s_s[0].n == 0):
+        return Verdict.MISSED
+    limits = (slo.ttft_p99_s, slo.tpot_p99_s)
+    known = [(e, limit) for e, limit in zip(p99s_s, limits, strict=True) if e is not None and limit is not None]
+    return worst(verdict_of(e.low, e.high, limit) for e, limit in known)
 
 
 def _first_length(design: FleetDesign, analytic: Metrics) -> int:
@@ -218,6 +238,9 @@ def excess_factor(simulated: float, modelled: float, floor: float) -> float:
     return float(np.clip(excess / max(modelled - floor, _LEAST_EXCESS * modelled), *Correction.LIMITS))
 
 
-def corrected_target(slo: float, floor: Any, factor: Any) -> Any:
-    """What stands for an objective in the uncorrected model: its excess over the floor divided by the factor."""
-    return np.where(floor < slo, floor + (slo - floor) / factor, slo)
+def corrected_target(slo: Any, floor: Any, factor: Any) -> Any:
+    """What stands for an objective in the uncorrected model: its excess over the floor divided by the factor.
+
+    An objective below the floor stays as it is. NumPy or JAX arrays.
+    """
+    return floor + maximum(slo - floor, 0.0) / factor - maximum(floor - slo, 0.0)

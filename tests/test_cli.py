@@ -371,10 +371,8 @@ def test_profiles_lists_every_constant_and_source():
 def test_the_schema_is_printed():
     schema = strict(run("plan", "--schema").stdout)
     of_the_simulator = {"serving", "router", "arrivals", "transfer", "failures", "schedule"}
-    assert (
-        set(schema["properties"])
-        == {"workload", "slo", "fleet", "power", "demand", "scaling", "defer"} | of_the_simulator
-    )
+    own = {"power", "demand", "scaling", "defer", "uncertainty"}
+    assert set(schema["properties"]) == {"workload", "slo", "fleet"} | own | of_the_simulator
 
 
 ENOUGH = ["--workload", "azure-conversation", "--profile", "h100-80gb", "--ttft-p99-ms", "500"]

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from jaxsim.step_sharing.fluctuations import Fluctuations
 from jaxsim.step_sharing.full import TINY
-from jaxsim.step_sharing.state import _TAKEN, FULL, State
+from jaxsim.step_sharing.state import FULL, TAKEN, State
 from jaxsim.step_sharing.waiting import QueueWait
 
 Scalar = Float[Array, ""]
@@ -134,12 +134,15 @@ def ttft_law(state: State, groups: Groups) -> TtftLaw:
     steps = (low + high) / 2.0
     slow, mixed, chunked = _shrinkages(state.fluctuations, steps)[..., None, None]
     mean = state.others_s
-    excess = (state.weight * state.chunk_s).sum(1, keepdims=True) / jnp.maximum(state.weight.sum(1, keepdims=True), TINY)
+    excess = (state.weight * state.chunk_s).sum(1, keepdims=True) / jnp.maximum(
+        state.weight.sum(1, keepdims=True), TINY
+    )
     kept = _kept(state.fluctuations, steps)[:, None, None]
     met = (state.stay_work_s - mean)[None, :, None] * slow + state.mix_s[None] * mixed
     met = met + (state.chunk_s - excess)[None] * chunked + excess[None] * kept
     window = state.base_s + jnp.maximum(mean + met, 0.0)
-    own = groups.prefill_work_s[:, None] + jnp.where(jnp.asarray(_TAKEN)[None], 0.0, _drawn_while_prefilling_s(state, groups)[:, None])
+    drawn = jnp.where(jnp.asarray(TAKEN)[None], 0.0, _drawn_while_prefilling_s(state, groups)[:, None])
+    own = groups.prefill_work_s[:, None] + drawn
     return TtftLaw(
         share=groups.prefill_share,
         weight=state.weight,

@@ -155,7 +155,9 @@ class State(eqx.Module):
     def steps_s(self) -> Float[Array, "situations mixes"]:
         """Rest of the step in progress at the most, at each node: its length, or next to nothing at an idle engine."""
         length = self.base_s + self.work_s[:, None] + self.mix_s + self.chunk_s
-        return length * jnp.asarray(_BUSY)[:, None] + _IDLE_STEP_SHARE * self.base_s * (1.0 - jnp.asarray(_BUSY))[:, None]
+        return (
+            length * jnp.asarray(_BUSY)[:, None] + _IDLE_STEP_SHARE * self.base_s * (1.0 - jnp.asarray(_BUSY))[:, None]
+        )
 
     @property
     def stay_work_s(self) -> Float[Array, " situations"]:

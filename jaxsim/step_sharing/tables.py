@@ -178,8 +178,8 @@ def _of_means(
     rest = wide[size:]
     sizes = (groups.NUM_PREFILL, 2 * groups.NUM_PREFILL)
     prefill, prefill_work, decode = rest[: sizes[0]], rest[sizes[0] : sizes[1]], rest[sizes[1] :]
-    number, *sums = jnp.split(decode, 5)
-    own, own2, chunk, chunk2 = (total / jnp.maximum(number, _EMPTY) for total in sums)
+    number, *totals = jnp.split(decode, 5)
+    own, own2, chunk, chunk2 = (total / jnp.maximum(number, _EMPTY) for total in totals)
     return moments, Groups(
         prefill_share=prefill,
         prefill_low=table.prefill_low,

@@ -16,7 +16,7 @@ from optim.commands import _common as common
 if TYPE_CHECKING:
     from jaxsim.bench_files import Kind
     from jaxsim.benchmark_run import BenchmarkRun
-    from jaxsim.fit import Knee, StepTable
+    from jaxsim.fit import Knee, StepFit, StepTable
     from jaxsim.profiles import Profile
     from jaxsim.request_doctor import Examination
     from optim.fit_document import FitReport
@@ -88,7 +88,7 @@ def fit(
     with common.progress("fitting"):
         report = _fitted(read, base, chunk_tokens, overhead_ms / 1e3, hold_out, replicas, seed, as_json)
     if out is not None and report.profile is not None:
-        _write(report.profile, out)
+        _write(report.profile, report.fit, out)
     _show(report, out, as_json)
 
 
@@ -302,11 +302,12 @@ def _knee(steps: StepTable) -> tuple[Knee | None, str]:
     )
 
 
-def _write(profile: Profile, out: Path) -> None:
+def _write(profile: Profile, fit: StepFit, out: Path) -> None:
+    from optim.fit_errors import FitErrors
     from optim.profile_file import profile_toml
 
     try:
-        out.write_text(profile_toml(profile), encoding="utf-8")
+        out.write_text(profile_toml(profile, FitErrors.of(fit)), encoding="utf-8")
     except OSError as error:
         common.fail(f"--out {out}: cannot be written ({error.strerror}); give the path of a file")
 
@@ -314,6 +315,7 @@ def _write(profile: Profile, out: Path) -> None:
 def _show(report: FitReport, out: Path | None, as_json: bool) -> None:
     from optim.documents import to_json
     from optim.fit_document import fit_document
+    from optim.fit_errors import FitErrors
     from optim.fit_report import fit_report
     from optim.profile_file import profile_toml
 
@@ -324,6 +326,6 @@ def _show(report: FitReport, out: Path | None, as_json: bool) -> None:
     if report.profile is None:
         common.show("", "A profile to plan with: --profile BASE --out profile.toml, the base for KV blocks and price.")
     elif out is None:
-        common.show_json(f"\n{profile_toml(report.profile)}".rstrip())
+        common.show_json(f"\n{profile_toml(report.profile, FitErrors.of(report.fit))}".rstrip())
     else:
         common.show("", f"Written to {out}: {report.profile.name}, {report.profile.source}.")

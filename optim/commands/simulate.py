@@ -114,9 +114,9 @@ def simulate(
         "windows": flag(windows, given=windows != 20),
         "seed": flag(seed, given=seed != 0),
     }
-    slo_met = None if request.slo is None else judge(result, request.slo).slo_met
-    document = simulation_document(request, result, inputs, analytic, slo_met)
-    report = simulation_report(request, result, inputs, analytic, slo_met)
+    verdict = None if request.slo is None else judge(result, request.slo).verdict
+    document = simulation_document(request, result, inputs, analytic, verdict)
+    report = simulation_report(request, result, inputs, analytic, verdict)
     if folder is not None:
         common.write_report(folder / "report.txt", report)
         (folder / "simulation.json").write_text(to_json(document) + "\n", encoding="utf-8")

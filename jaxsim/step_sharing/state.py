@@ -45,7 +45,8 @@ FULL = -1
 
 _NUM_COUNTS = len(_COUNT_X) // _MERGED
 _BUSY = np.array([0.0] + [1.0] * (_NUM_COUNTS + 1))
-_TAKEN = np.array([False] * (_NUM_COUNTS + 1) + [True])
+TAKEN = np.array([False] * (_NUM_COUNTS + 1) + [True])
+"""Whether all slots are taken, of each situation."""
 
 _IDLE_STEP_SHARE = 0.02
 """An arrival at an idle engine starts at once; a small share of a step keeps the tail continuous."""
@@ -155,21 +156,20 @@ class State(eqx.Module):
     def steps_s(self) -> Float[Array, "situations mixes"]:
         """Rest of the step in progress at the most, at each node: its length, or next to nothing at an idle engine."""
         length = self.base_s + self.work_s[:, None] + self.mix_s + self.chunk_s
-        return (
-            length * jnp.asarray(_BUSY)[:, None] + _IDLE_STEP_SHARE * self.base_s * (1.0 - jnp.asarray(_BUSY))[:, None]
-        )
+        busy = jnp.asarray(_BUSY)[:, None]
+        return length * busy + _IDLE_STEP_SHARE * self.base_s * (1.0 - busy)
 
     @property
     def stay_work_s(self) -> Float[Array, " situations"]:
         """Work of the others as it was on arrival; who queues replaces one of a full batch."""
         replaced = self.work_s * jnp.maximum(self.limit - 1.0, 0.0) / self.limit
-        return jnp.where(jnp.asarray(_TAKEN), replaced, self.work_s)
+        return jnp.where(jnp.asarray(TAKEN), replaced, self.work_s)
 
     @property
     def others_s(self) -> Scalar:
         """Mean work of the others in a request's own steps, as it was on arrival."""
         later = 0.5 * _level(self.engines) * self.work_s[FULL] / self.limit
-        work = jnp.where(jnp.asarray(_TAKEN), self.stay_work_s, jnp.maximum(self.work_s - later, 0.0))
+        work = jnp.where(jnp.asarray(TAKEN), self.stay_work_s, jnp.maximum(self.work_s - later, 0.0))
         return (self.weight.sum(1) * work).sum()
 
 

@@ -14,7 +14,19 @@ from jaxsim.step_sharing.tokens import admitted
 Scalar = Float[Array, ""]
 
 
-def latency(mix: Mix, profile: Profile, *, arrival_rate: Scalar, replicas: Scalar) -> tuple[StepLatency, Scalar]:
+DISPATCHES = ("least-loaded", "random", "round-robin")
+"""How requests are spread over the engines of a pool, as far as the model knows it."""
+
+
+def latency(
+    mix: Mix,
+    profile: Profile,
+    *,
+    arrival_rate: Scalar,
+    replicas: Scalar,
+    dispatch: str = "least-loaded",
+    dispersion: Scalar | float = 1.0,
+) -> tuple[StepLatency, Scalar]:
     """The latency law of one pool, and the running requests that one engine admits.
 
     Args:
@@ -22,7 +34,26 @@ def latency(mix: Mix, profile: Profile, *, arrival_rate: Scalar, replicas: Scala
         profile: one profile.
         arrival_rate: requests per second to the pool.
         replicas: engines, real > 0.
+        dispatch: one of `DISPATCHES`.
+        dispersion: index of dispersion of the pool's arrivals; 1 for Poisson, the squared coefficient of variation of
+            the gaps for a renewal process.
     """
     limit, by_tokens = admitted(mix.moments, jnp.asarray(profile.kv_tokens), jnp.asarray(profile.max_num_seqs))
-    load = Load.of(arrival_rate, jnp.asarray(profile.step_base_s), limit, replicas=replicas, by_tokens=by_tokens)
+    rate, engines, burst = _at_an_engine(dispatch, arrival_rate, replicas, jnp.asarray(dispersion, dtype=float))
+    load = Load.of(
+        rate, jnp.asarray(profile.step_base_s), limit, replicas=engines, by_tokens=by_tokens, dispersion=burst
+    )
     return StepLatency.of(state(mix.moments, load), mix.groups), limit
+
+
+def _at_an_engine(dispatch: str, rate: Scalar, replicas: Scalar, dispersion: Scalar) -> tuple[Scalar, Scalar, Scalar]:
+    """Rate, engines and index of dispersion of the queue that an arrival joins.
+
+    The least loaded engine is one of a pool with one queue. Engines chosen without a look at their load have each a
+    queue of its own: chosen at random, a thinned stream, which is nearer to Poisson the more engines there are; in
+    turn, one arrival of every so many, whose gaps are sums and as much more even.
+    """
+    if dispatch == "least-loaded":
+        return rate, replicas, dispersion
+    burst = dispersion / replicas if dispatch == "round-robin" else 1.0 + (dispersion - 1.0) / replicas
+    return rate / replicas, jnp.ones_like(replicas), burst

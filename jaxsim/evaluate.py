@@ -8,10 +8,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsim import engine, reference
-from jaxsim._checks import require_non_negative, require_x64, unknown
+from jaxsim._checks import is_concrete, require, require_non_negative, require_positive, require_x64, unknown
 from jaxsim._roots import decreasing_root
 from jaxsim.fleet import FleetDesign
 from jaxsim.latency import StepLatency
@@ -191,19 +192,35 @@ def pool_demand(
     return PoolDemand(share, rate * share, means[1], means, profile, max_context)
 
 
-def pool_law(demand: PoolDemand, replicas: Scalar, *, relaxed: bool = False) -> PoolLaws:
+def pool_law(
+    demand: PoolDemand,
+    replicas: Scalar,
+    *,
+    relaxed: bool = False,
+    dispatch: str = "least-loaded",
+    dispersion: Scalar | float = 1.0,
+) -> PoolLaws:
     """The latency law of one pool with that many engines (real > 0; 0 is overload if there are requests).
 
     Args:
         demand: of one pool.
         replicas: engines.
         relaxed: real-valued slots in the `kimura` model, for gradients in `max_context`.
+        dispatch: for the `step` model, how requests are spread over the engines; see `jaxsim.engine.latency`.
+        dispersion: for the `step` model, index of dispersion of all arrivals, of which the pool gets its share.
     """
     served = replicas > 0.0
     engines = jnp.where(served, replicas, 1.0)
     law: Latency
     if isinstance(demand.requests, Mix):
-        law, limit = engine.latency(demand.requests, demand.profile, arrival_rate=demand.rate, replicas=engines)
+        law, limit = engine.latency(
+            demand.requests,
+            demand.profile,
+            arrival_rate=demand.rate,
+            replicas=engines,
+            dispatch=dispatch,
+            dispersion=1.0 + (jnp.asarray(dispersion) - 1.0) * demand.share,
+        )
     else:
         law, limit = reference.latency(
             demand.requests,
@@ -227,11 +244,19 @@ def pool_law(demand: PoolDemand, replicas: Scalar, *, relaxed: bool = False) -> 
 
 
 def pool_laws(
-    design: FleetDesign, tables: Tables, rate: Any, *, model: str = "step", relaxed: bool = False
+    design: FleetDesign,
+    tables: Tables,
+    rate: Any,
+    *,
+    model: str = "step",
+    relaxed: bool = False,
+    dispatch: str = "least-loaded",
+    dispersion: Scalar | float = 1.0,
 ) -> PoolLaws:
     """The latency law of each pool of a design; see `pool_demands` and `pool_law`."""
     demands = pool_demands(design, tables, rate, model=model)
-    return jax.vmap(partial(pool_law, relaxed=relaxed))(demands, jnp.asarray(design.replicas))
+    law = partial(pool_law, relaxed=relaxed, dispatch=dispatch, dispersion=dispersion)
+    return jax.vmap(law)(demands, jnp.asarray(design.replicas))
 
 
 def metrics(laws: PoolLaws) -> Metrics:
@@ -279,11 +304,22 @@ def pool_p99s(laws: PoolLaws) -> tuple[PerPool, PerPool]:
 
 
 @eqx.filter_jit
-def _evaluate(design: FleetDesign, workload: Workload, rate: Any, model: str) -> Metrics:
-    return metrics(pool_laws(design, tabulate(workload, design.profile, model=model), rate, model=model))
+def _evaluate(
+    design: FleetDesign, workload: Workload, rate: Any, dispersion: Scalar, model: str, dispatch: str
+) -> Metrics:
+    tables = tabulate(workload, design.profile, model=model)
+    return metrics(pool_laws(design, tables, rate, model=model, dispatch=dispatch, dispersion=dispersion))
 
 
-def evaluate(design: FleetDesign, workload: Workload, rate: Any, *, model: str = "step") -> Metrics:
+def evaluate(
+    design: FleetDesign,
+    workload: Workload,
+    rate: Any,
+    *,
+    model: str = "step",
+    dispatch: str = "least-loaded",
+    dispersion: Any = 1.0,
+) -> Metrics:
     """Figures of a fleet design under a workload: pure, works under jit, vmap and grad.
 
     Args:
@@ -292,18 +328,31 @@ def evaluate(design: FleetDesign, workload: Workload, rate: Any, *, model: str =
             ``metrics(pool_laws(design, tables, rate))``, which costs the same for any trace size.
         rate: requests per second, >= 0.
         model: "step" (what a continuously batching engine does) or "kimura" (the published reference model).
+        dispatch: how a pool's requests are spread over its replicas: "least-loaded" (the only one that "kimura" knows),
+            "random" or "round-robin".
+        dispersion: index of dispersion of the arrivals, > 0: 1 for Poisson (the only one that "kimura" knows), for a
+            renewal process the squared coefficient of variation of its gaps.
 
     Returns:
         Metrics; overload is data (`overloaded`, utilisation >= 1, infinite latencies), not an exception.
 
     Raises:
-        ValueError: unknown model, negative or NaN rate. RuntimeError: JAX is in float32 mode.
+        ValueError: unknown model or dispatch, negative or NaN rate, dispersion not positive, or a dispatch or
+            dispersion that "kimura" does not know. RuntimeError: JAX is in float32 mode.
     """
     require_x64()
     _check_model(model)
     require_non_negative("rate", rate)
+    require_positive("dispersion", dispersion)
+    if dispatch not in engine.DISPATCHES:
+        raise unknown("dispatch", dispatch, engine.DISPATCHES)
+    if model == "kimura":
+        require(dispatch == "least-loaded", "dispatch", dispatch, "least-loaded", 'for others, model="step"')
+        poisson = np.all(np.asarray(dispersion) == 1.0) if is_concrete(dispersion) else True
+        require(poisson, "dispersion", dispersion, "1, Poisson arrivals", 'for others, model="step"')
     anonymous = eqx.tree_at(lambda d: d.profile, design, design.profile.unnamed())
-    return _evaluate(anonymous, workload, jnp.asarray(rate, dtype=float), model)
+    burst = jnp.asarray(dispersion, dtype=float)
+    return _evaluate(anonymous, workload, jnp.asarray(rate, dtype=float), burst, model, dispatch)
 
 
 def _check_model(model: str) -> None:

@@ -12,41 +12,77 @@ from jaxsim.evaluate import Metrics, metrics, pool_laws, tabulate
 from jaxsim.fleet import FleetDesign
 from jaxsim.workload import Workload
 from optim._compile import program
-from optim.rules import Rules
+from optim.rules import Rules, known_arrivals
 
 Array = np.ndarray | jax.Array
 
 
 @program
-def _figures(design: FleetDesign, workload: Workload, rate: jax.Array, *, model: str) -> Metrics:
-    return metrics(pool_laws(design, tabulate(workload, design.profile, model=model), rate, model=model))
+def _figures(
+    design: FleetDesign, workload: Workload, rate: jax.Array, dispersion: jax.Array, *, model: str, dispatch: str
+) -> Metrics:
+    tables = tabulate(workload, design.profile, model=model)
+    return metrics(pool_laws(design, tables, rate, model=model, dispatch=dispatch, dispersion=dispersion))
 
 
 @program
-def _tails(design: FleetDesign, workload: Workload, rate: jax.Array, times: jax.Array, *, model: str) -> jax.Array:
-    laws = pool_laws(design, tabulate(workload, design.profile, model=model), rate, model=model)
+def _tails(
+    design: FleetDesign,
+    workload: Workload,
+    rate: jax.Array,
+    dispersion: jax.Array,
+    times: jax.Array,
+    *,
+    model: str,
+    dispatch: str,
+) -> jax.Array:
+    tables = tabulate(workload, design.profile, model=model)
+    laws = pool_laws(design, tables, rate, model=model, dispatch=dispatch, dispersion=dispersion)
     share = laws.share / laws.share.sum()
     return jax.vmap(lambda t: (share * laws.ttft_tail(t)).sum())(times)
 
 
-def figures(design: FleetDesign, workload: Workload, rate: float, *, model: str) -> Metrics:
+def figures(
+    design: FleetDesign,
+    workload: Workload,
+    rate: float,
+    *,
+    model: str,
+    dispatch: str = "least-loaded",
+    dispersion: float = 1.0,
+) -> Metrics:
     """`jaxsim.evaluate` for a single use."""
-    return _figures(design, lengths_alone(workload), jnp.asarray(rate, dtype=float), model=model)
+    load = (jnp.asarray(value, dtype=float) for value in (rate, dispersion))
+    return _figures(design, lengths_alone(workload), *load, model=model, dispatch=dispatch)
 
 
 def model_figures(design: FleetDesign, workload: Workload, rate: float, rules: Rules, *, model: str) -> Metrics | None:
-    """`figures` of a fleet under a router; None where the load does not split by length, or its rate is not finite."""
+    """`figures` of a fleet under a router; None where the load does not split by length, or its rate is not finite.
+
+    What the model does not know of the rules is left out (`optim.rules.beyond_model` names it).
+    """
     anywhere = isinstance(rules.router, AnyRouter) and design.num_pools > 1
     if rules.transfer is not None or anywhere or not np.isfinite(rate):
         return None
-    return figures(design, rules.router.expected_workload(workload, design), rate, model=model)
+    expected = rules.router.expected_workload(workload, design)
+    dispatch, dispersion = known_arrivals(rules, model=model)
+    return figures(design, expected, rate, model=model, dispatch=dispatch, dispersion=dispersion)
 
 
 def ttft_tail(
-    design: FleetDesign, workload: Workload, rate: float, times_s: Float[np.ndarray, " times"], *, model: str
+    design: FleetDesign,
+    workload: Workload,
+    rate: float,
+    times_s: Float[np.ndarray, " times"],
+    *,
+    model: str,
+    rules: Rules | None = None,
 ) -> Float[np.ndarray, " times"]:
-    """P(TTFT > t) over the accepted requests of all pools."""
-    tails = _tails(design, lengths_alone(workload), jnp.asarray(rate, dtype=float), jnp.asarray(times_s), model=model)
+    """P(TTFT > t) over the accepted requests of all pools; under the rules, as `model_figures` takes them."""
+    dispatch, dispersion = ("least-loaded", 1.0) if rules is None else known_arrivals(rules, model=model)
+    expected = workload if rules is None else rules.router.expected_workload(workload, design)
+    load = (jnp.asarray(value, dtype=float) for value in (rate, dispersion))
+    tails = _tails(design, lengths_alone(expected), *load, jnp.asarray(times_s), model=model, dispatch=dispatch)
     return np.asarray(tails)
 
 

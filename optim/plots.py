@@ -17,6 +17,7 @@ from optim.compare_routers import Comparison, Standing
 from optim.figures import ttft_tail
 from optim.pareto import ParetoFront
 from optim.problem import SLO
+from optim.rules import Rules
 
 BLUE, ORANGE, GREEN, GREY, RED = "#1f6fb4", "#d9730d", "#2c8a4b", "#9a9a9a", "#c0392b"
 _LEAST_TAIL = 1e-4
@@ -110,6 +111,7 @@ def plot_ttft(
     model: str | None,
     slo: SLO | None,
     title: str,
+    rules: Rules | None = None,
 ) -> None:
     """P(TTFT > t) on a log axis: the simulator's over the model's (if it has any), with the P99s and the objective."""
     figure, axes = _axes()
@@ -124,7 +126,7 @@ def plot_ttft(
     axes.plot(times * 1e3, np.where(above > 0, above, np.nan), color=BLUE, linewidth=2.2, label="simulated")
     crossing = None
     if model is not None:
-        tails = ttft_tail(design, workload, rate, times, model=model)
+        tails = ttft_tail(design, workload, rate, times, model=model, rules=rules)
         crossing = _crossing(times, tails)
         axes.plot(times * 1e3, tails, color=ORANGE, linewidth=1.6, linestyle="--", label=f"model ({model})")
     axes.axhline(0.01, color="#555555", linewidth=0.8, linestyle=":")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import des
+from jaxsim.engine import DISPATCHES
 from jaxsim.units import SECONDS_PER_HOUR
 from jaxsim.workload import Workload
 from optim.config import Settings
@@ -138,8 +139,16 @@ def own_rate(settings: Settings, rules: Rules, workload: Workload) -> tuple[floa
     return None
 
 
-def beyond_model(rules: Rules, num_pools: int) -> list[str]:
+def known_arrivals(rules: Rules, *, model: str) -> tuple[str, float]:
+    """Dispatch and index of dispersion of the arrivals as the model takes them; the usual ones where it cannot."""
+    step = model == "step"
+    dispatch = rules.router.dispatch if step and rules.router.dispatch in DISPATCHES else "least-loaded"
+    return dispatch, rules.arrivals.cv**2 if step and isinstance(rules.arrivals, des.Renewal) else 1.0
+
+
+def beyond_model(rules: Rules, num_pools: int, *, model: str) -> list[str]:
     """Rules that the analytical model does not know, as phrases."""
+    dispatch, _ = known_arrivals(rules, model=model)
     serving, found = rules.serving, []
     if serving.budgeted:
         found.append(f"{serving.scheduling} scheduling")
@@ -147,13 +156,13 @@ def beyond_model(rules: Rules, num_pools: int) -> list[str]:
         found.append(f'KV blocks by the rule "{serving.kv}"')
     if serving.prefix_cache_blocks:
         found.append("the prefix cache")
-    if rules.arrivals.name != "poisson":
+    if rules.arrivals.name != "poisson" and not (model == "step" and isinstance(rules.arrivals, des.Renewal)):
         found.append(f"{rules.arrivals.name} arrivals")
     if rules.concurrency is not None:
         found.append("the closed loop")
     if num_pools > 1 and not rules.routed_by_total:
         found.append("the router")
-    if rules.router.dispatch != "least-loaded":
+    if rules.router.dispatch != dispatch:
         found.append(f"{rules.router.dispatch} dispatch")
     if rules.failures is not None:
         found.append("failures")

@@ -136,7 +136,7 @@ def simulation_notes(request: FleetRequest, result: SimulationResult, *, modelle
     notes = list(request.notes)
     if request.model == "step":
         notes += profile_warnings(distinct_profiles(request.design))
-    unknown = beyond_model(request.rules, request.design.num_pools)
+    unknown = beyond_model(request.rules, request.design.num_pools, model=request.model)
     if not modelled:
         notes.append("the model has no figures of a fleet under these rules; simulated only")
     elif unknown:

@@ -40,17 +40,21 @@ def _between_limits(moments: Moments, branching: Scalar, slope: Array, limit: Ar
     return 1.0 + s * a + (limit - 1.0 - s) * a**2 * k / (1.0 - (1.0 - k) * a)
 
 
-def _of_bursts(dispersion: Scalar, at_none: Array, at_full: Array, branching: Scalar) -> Array:
-    """What arrivals of that index of dispersion add: linear in a between the exact ends."""
-    return (dispersion - 1.0) * (at_none + (at_full - at_none) * branching)
+def _burst_factor(moments: Moments, dispersion: Scalar, at_none: Array, branching: Scalar) -> Array:
+    """What arrivals of that index of dispersion make of a variance: exact at both ends of a, linear in between.
+
+    Without feedback their own variance counts by the share `at_none` of a request's stay that another spends with it;
+    at a = 1 it adds to the variance of the work of a request.
+    """
+    at_full = moments.work_s**2 / moments.work2_s2
+    return 1.0 + (dispersion - 1.0) * (at_none + (at_full - at_none) * branching)
 
 
 def count_ratio(moments: Moments, branching: Scalar, dispersion: Scalar) -> Scalar:
     """Variance of the number running over that of a negative binomial law, which is exact for equal work."""
     m = moments
     ratio = _between_limits(m, branching, m.count_slope, m.count_limit)
-    bursts = _of_bursts(dispersion, m.overlap, m.steps / (2.0 * m.mean_age), branching)
-    return jnp.maximum(ratio + bursts, _LEAST_RATIO)
+    return jnp.maximum(ratio * _burst_factor(m, dispersion, m.overlap, branching), _LEAST_RATIO)
 
 
 def held_ratio(moments: Moments, branching: Scalar) -> Scalar:
@@ -112,8 +116,7 @@ def fluctuations(moments: Moments, rate: Scalar, base_s: Scalar, *, dispersion: 
     slopes = jnp.stack([m.count_slope, m.cross_slope, m.work_slope])
     limits = jnp.stack([m.count_limit, m.count_limit, m.work_limit])
     at_none = jnp.stack([m.overlap, jnp.asarray(0.5), m.work_overlap])
-    at_full = jnp.stack([m.steps, m.steps, m.work_s**2 / m.squares_s2]) / (2.0 * m.mean_age)
-    ratios = _between_limits(m, a, slopes, limits) + _of_bursts(burst, at_none, at_full, a)
+    ratios = _between_limits(m, a, slopes, limits) * _burst_factor(m, burst, at_none, a)
     ratio, cross, squares = jnp.maximum(ratios, _LEAST_RATIO)
     running, work = arrivals * m.steps, arrivals * m.work_s
     covariance = work * cross / rest

@@ -147,5 +147,6 @@ def _write_plots(folder: Path, request: FleetRequest, result: SimulationResult, 
         model=request.model if modelled else None,
         slo=request.slo,
         title=title,
+        rules=request.rules,
     )
     plot_occupancy(result, folder / "occupancy.png", pools=pool_names(request), title=title)

@@ -29,7 +29,7 @@ def lines(script):
     ("script", "expected"),
     [
         ("speed.py", {"designs.kimura.evaluated.with_gradient.rate_200", "simulator.replicas_10.over_peer"}),
-        ("accuracy.py", {"step.ttft_p99.all.median_error", "step.tpot_p99.interval_too_wide"}),
+        ("accuracy.py", {"constant.ttft_p99.median", "growing.tpot_mean.worst", "prefill.mean_active.judged"}),
     ],
 )
 def test_quick_run_prints_json_lines(script, expected):

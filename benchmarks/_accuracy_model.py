@@ -3,9 +3,9 @@
 Workloads are padded to few numbers of rows, and all points go through the law at once: a changed law compiles once and
 is judged in seconds (with ``JAX_COMPILATION_CACHE_DIR`` set, only what changed is compiled).
 
-Dispatch: the model's own is to the fewest active + queued. Random dispatch parts Poisson arrivals into Poisson streams,
-so each engine stands alone. Round robin gives each engine every n-th arrival: alone too, arrivals with an index of
-dispersion of 1/n. `kimura` knows one shared queue and no dispatch.
+Dispatch, as `jaxsim.engine.latency` takes it, but by numbers, so that all points go through one program: random and
+round robin are a single engine with its share of the rate, round robin with an index of dispersion of 1/n. `kimura`
+knows one shared queue and no dispatch.
 
 `kimura` is given the limit as its slots (its own arithmetic would cut them down to what fits the longest request at its
 calibration), so that what differs is the law.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -26,10 +25,9 @@ from _accuracy_design import Case
 from _accuracy_sims import FIGURES, LEVELS, Simulated
 
 import jaxsim
+from jaxsim.engine import latency
 from jaxsim.evaluate import PoolDemand, PoolLaws, Tables, metrics, pool_demands, pool_law, tabulate
 from jaxsim.latency import StepLatency, log_tail
-from jaxsim.step_sharing.state import Load, state
-from jaxsim.step_sharing.tokens import admitted
 
 
 class Said(NamedTuple):
@@ -113,25 +111,21 @@ def _figures(laws: PoolLaws, waiting: jax.Array) -> dict[str, jax.Array]:
     }
 
 
+def _latency(demand: PoolDemand, engines: jax.Array, dispersion: jax.Array) -> StepLatency:
+    return latency(demand.requests, demand.profile, arrival_rate=demand.rate, replicas=engines, dispersion=dispersion)[
+        0
+    ]
+
+
 @eqx.filter_jit
 def _step_said(demands: PoolDemand, engines: jax.Array, dispersions: jax.Array, times: dict[str, jax.Array]) -> Any:
     def one(demand: PoolDemand, count: jax.Array, dispersion: jax.Array, at: dict[str, jax.Array]) -> Any:
-        latency = jax.vmap(partial(_latency, engines=count, dispersion=dispersion))(demand)
-        laws = eqx.tree_at(lambda inner: inner.latency, _laws(demand, count), latency)
+        law = jax.vmap(lambda one: _latency(one, count, dispersion))(demand)
+        laws = eqx.tree_at(lambda inner: inner.latency, _laws(demand, count), law)
         tails = {name: log_tail(laws.ttft_tail(t)[0]) for name, t in at.items()}
-        return _figures(laws, latency.state.wait_probability[0]), tails
+        return _figures(laws, law.state.wait_probability[0]), tails
 
     return jax.vmap(one)(demands, engines, dispersions, times)
-
-
-def _latency(demand: PoolDemand, *, engines: jax.Array, dispersion: jax.Array) -> StepLatency:
-    """The law of one pool whose arrivals have that index of dispersion; with 1, that of `jaxsim.evaluate`."""
-    moments, profile = demand.requests.moments, demand.profile
-    limit, by_tokens = admitted(moments, profile.kv_tokens, profile.max_num_seqs)
-    load = Load.of(
-        demand.rate, profile.step_base_s, limit, replicas=engines, by_tokens=by_tokens, dispersion=dispersion
-    )
-    return StepLatency.of(state(moments, load), demand.requests.groups)
 
 
 @eqx.filter_jit

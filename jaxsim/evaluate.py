@@ -42,6 +42,10 @@ class PoolMetrics(eqx.Module):
     """Figures of each pool. Rates per second, times in seconds, dollars per hour.
 
     An empty pool has rate 0, utilisation 0 and the latencies of a lone request; an overloaded one infinite ones.
+
+    Attributes:
+        wait_probability: that an arrival finds all slots taken; 1 in overload.
+        prefill_work_share: share of prefill in the work of a request; 0 in `kimura`, which gives it no work of its own.
     """
 
     share: PerPool
@@ -50,6 +54,8 @@ class PoolMetrics(eqx.Module):
     utilization: PerPool
     concurrency_limit: PerPool
     active_batch: PerPool
+    wait_probability: PerPool
+    prefill_work_share: PerPool
     wait_mean_s: PerPool
     wait_p99_s: PerPool
     ttft_p50_s: PerPool
@@ -377,7 +383,7 @@ def _pool_metrics(laws: PoolLaws) -> PoolMetrics:
         return or_inf(jax.vmap(figure)(laws.latency))
 
     if isinstance(laws.latency, StepLatency):
-        active = jax.vmap(lambda law: law.state.running)(laws.latency)
+        active, waits, prefill = jax.vmap(_occupancy)(laws.latency)
         wait_p99 = each(lambda law: latency_quantile(law, StepLatency.wait_tail, 0.99))
         solve = jax.vmap(lambda q, law: latency_quantile(law, StepLatency.ttft_tail, q), in_axes=(0, None))
         ttft = list(or_inf(jax.vmap(partial(solve, jnp.asarray(_LEVELS)), out_axes=1)(laws.latency)))
@@ -385,6 +391,8 @@ def _pool_metrics(laws: PoolLaws) -> PoolMetrics:
     else:
         engines = jnp.where(laws.replicas > 0, laws.replicas, 1.0)
         active = laws.rate * laws.latency.service_s / engines
+        waits = jax.vmap(lambda law: jnp.exp(jnp.minimum(law.log_wait_tail(0.0), 0.0)))(laws.latency)
+        prefill = jnp.zeros_like(active)
         wait_p99 = each(lambda law: law.wait_quantile(0.99))
         ttft = [each(lambda law, q=q: law.ttft_quantile(q)) for q in _LEVELS]
         tpot = each(lambda law: law.tpot_quantile(0.99))
@@ -395,6 +403,8 @@ def _pool_metrics(laws: PoolLaws) -> PoolMetrics:
         utilization=laws.utilization,
         concurrency_limit=laws.concurrency_limit,
         active_batch=jnp.where(overloaded, laws.concurrency_limit, active),
+        wait_probability=jnp.where(overloaded, 1.0, waits),
+        prefill_work_share=prefill,
         wait_mean_s=each(lambda law: law.mean_wait()),
         wait_p99_s=wait_p99,
         ttft_p50_s=ttft[0],
@@ -406,6 +416,12 @@ def _pool_metrics(laws: PoolLaws) -> PoolMetrics:
         usd_per_million_output_tokens=_usd_per_million(laws.usd_per_hour, laws.rate * laws.output_tokens),
         overloaded=overloaded,
     )
+
+
+def _occupancy(law: StepLatency) -> tuple[Scalar, Scalar, Scalar]:
+    """Running requests, P(wait) and share of prefill in the work."""
+    state = law.state
+    return state.running, state.wait_probability, state.fluctuations.prefill_branching / state.fluctuations.branching
 
 
 def _step_mixture(

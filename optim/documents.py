@@ -17,6 +17,7 @@ from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
 from jaxsim.trace_stats import TraceStatistics
 from jaxsim.units import HOURS_PER_YEAR, MS_PER_S
+from jaxsim.validity import REGIONS, validity
 from jaxsim.workload import Workload
 from optim.build import PlanRequest
 from optim.inputs import Inputs
@@ -101,7 +102,30 @@ def plan_warnings(plan: Plan) -> list[str]:
         notes.append(
             f"{problem.rejected_share:.3%} of the requests are longer than {problem.context:,.0f} tokens and rejected"
         )
+    if problem.model == "step" and plan.analytic is not None:
+        notes += validity_notes(plan.analytic)
     return notes + ([] if plan.verification is None else list(plan.verification.result.warnings))
+
+
+def validity_notes(metrics: Metrics) -> list[str]:
+    """What the model's P99s are worth, a note for the pools of each region."""
+    found, notes = validity(metrics), []
+    for region in REGIONS:
+        pools = [str(p) for p, pool in enumerate(found) if pool is not None and pool.region is region]
+        if pools:
+            (ttft, ttft_most), (tpot, tpot_most) = region.ttft_p99, region.tpot_p99
+            notes.append(
+                f"model, pool {', '.join(pools)}: {region.words}; of fleets like that its P99 TTFT was within "
+                f"{ttft:.1%} of the simulator's in half and within {ttft_most:.0%} in nine of ten, P99 TPOT within "
+                f"{tpot:.1%} and {tpot_most:.0%} (docs/accuracy-latency.md)"
+            )
+    steep = [str(p) for p, pool in enumerate(found) if pool is not None and pool.steep]
+    if steep:
+        notes.append(
+            f"model, pool {', '.join(steep)}: about 1 % of the requests wait for a slot, so P99 TTFT is on the edge of "
+            "the queue and moves much with the load: lean on the simulated figure and its interval"
+        )
+    return notes
 
 
 def profile_warnings(profiles: Sequence[Profile]) -> list[str]:

@@ -9,14 +9,13 @@ import des
 import jaxsim
 from jaxsim.engine import DISPATCHES
 
-LENGTHS = jaxsim.Workload.from_lengths(
-    np.tile([200.0, 800.0, 2000.0], 2), np.array([40.0, 200.0, 90.0, 400.0, 30.0, 150.0])
-)
-ENGINE = replace(jaxsim.profile("h100-80gb"), max_num_seqs=16.0, prefill_per_token_s=3e-5)
+LENGTHS = jaxsim.workload("azure-conversation")
+LONGEST = float(np.max(LENGTHS.total_tokens))
+ENGINE = replace(jaxsim.profile("h100-80gb"), max_num_seqs=16.0)
 
 
 def fleet(replicas):
-    return jaxsim.FleetDesign.of(ENGINE, [replicas], [4096.0])
+    return jaxsim.FleetDesign.of(ENGINE, [replicas], [LONGEST])
 
 
 def rate_at(utilization, replicas):
@@ -65,7 +64,7 @@ def test_bursts_wait_longer_and_even_gaps_less():
     ],
 )
 def test_the_simulator_agrees(dispatch, arrivals, dispersion):
-    """P99 TTFT where most of it is queue wait: 8 % for Poisson, 20 % for bursts (theory, sections E and G)."""
+    """P99 TTFT where most of it is queue wait."""
     replicas, rate = 4, rate_at(0.8, 4.0)
     expected = float(figures(float(replicas), rate, dispatch=dispatch, dispersion=dispersion).ttft_p99_s)
     found = des.simulate(
@@ -78,8 +77,8 @@ def test_the_simulator_agrees(dispatch, arrivals, dispersion):
         router=des.LengthRouter(dispatch=dispatch),
         arrivals=arrivals,
     ).ttft.quantile(0.99)
-    assert found.relative_half_width < 0.08
-    assert expected == pytest.approx(found.value, rel=0.1 if dispersion == 1.0 else 0.25)
+    assert found.relative_half_width < 0.1
+    assert expected == pytest.approx(found.value, rel=0.12 if dispersion == 1.0 else 0.25)
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,16 @@ def _kept(f: Fluctuations, steps: Float[Array, " groups"]) -> Float[Array, " gro
     return again * (1.0 - again**steps) / ((1.0 - again) * steps)
 
 
+def _beside_the_rest(deviation: Array, kept: Array, steps: Array) -> Array:
+    """Deviation of a window, in the one noise that stands for the step in progress and for the window after it.
+
+    Half of that step is waited for, and of its noise the share `kept` goes on: the rest of the window's is independent.
+    The two together have the same variance as if all of the window's deviation, smaller by that, were the step's.
+    """
+    fresh = jnp.maximum(deviation**2 - kept**2, 0.0) * steps**2
+    return (jnp.sqrt((0.5 + kept * steps) ** 2 + fresh) - 0.5) / steps
+
+
 class TtftLaw(eqx.Module):
     """P(TTFT > t) of a pool: a mixture of uniform times that begin somewhere, some with a queue wait before them.
 
@@ -138,6 +148,7 @@ def ttft_law(state: State, groups: Groups) -> TtftLaw:
         state.weight.sum(1, keepdims=True), TINY
     )
     kept = _kept(state.fluctuations, steps)[:, None, None]
+    chunked = _beside_the_rest(chunked, kept, steps[:, None, None])
     met = (state.stay_work_s - mean)[None, :, None] * slow + state.mix_s[None] * mixed
     met = met + (state.chunk_s - excess)[None] * chunked + excess[None] * kept
     window = state.base_s + jnp.maximum(mean + met, 0.0)

@@ -31,7 +31,7 @@ SAFE_UTILIZATION = 0.9999
 
 _COUNT_X, _COUNT_W = (v / 2.0 for v in np.polynomial.legendre.leggauss(16))
 _COUNT_X = _COUNT_X + 0.5
-_MIX_Z, _MIX_W = np.polynomial.hermite_e.hermegauss(2)
+_MIX_Z, _MIX_W = np.polynomial.hermite_e.hermegauss(4)
 _MIX_W = _MIX_W / _MIX_W.sum()
 
 _MERGED = 2
@@ -109,6 +109,7 @@ class State(eqx.Module):
         mix_s, chunk_s: what the mix of those running, and the prompt chunks in the step, add to it at each node.
         mix_variance_s2, chunk_variance_s2: variances of the two; the latter before `evenness`.
         arrivals: at one engine during a mean step.
+        even: how evenly they come, from 0 (Poisson, or in bursts) to 1 (in turn); see `evenness`.
         counted_variance_s2: variance of the work found at a free slot that comes from how many run.
         met_excess_s: work found by arrivals above that of an average step, because of how many run.
         fluctuations: without a limit.
@@ -126,6 +127,7 @@ class State(eqx.Module):
     mix_variance_s2: Float[Array, " situations"]
     chunk_variance_s2: Float[Array, " situations"]
     arrivals: Scalar
+    even: Scalar
     met_excess_s: Scalar
     counted_variance_s2: Scalar
     fluctuations: Fluctuations
@@ -136,11 +138,10 @@ class State(eqx.Module):
     def evenness(self, steps: Float[Array, " windows"]) -> Float[Array, " windows"]:
         """Index of dispersion of the arrivals at one engine over that many steps.
 
-        1 in a single engine. Of many that a dispatcher keeps level, an engine gets one of about as many arrivals as
-        there are engines: none or one in a short window, and over a long one the dispersion of a round robin.
+        1 for Poisson arrivals. An engine that gets every so many-th arrival of a pool gets none or one in a short
+        window, and over a long one as many as its share, but for the dispersion of a round robin.
         """
-        level = _level(self.engines)
-        return 1.0 - level + level / (1.0 + self.arrivals * steps)
+        return 1.0 - self.even + self.even / (1.0 + self.arrivals * steps)
 
     @property
     def mean_step_s(self) -> Scalar:
@@ -217,6 +218,7 @@ def state(moments: Moments, load: Load) -> State:
         mix_variance_s2=noise.mix_variance,
         chunk_variance_s2=noise.chunk_variance,
         arrivals=rate * (load.base_s + f.work_s),
+        even=_even(load),
         met_excess_s=slope * f.covariance_s / (load.base_s + f.work_s),
         counted_variance_s2=slope**2 * spread,
         fluctuations=f,
@@ -266,6 +268,11 @@ def _level(engines: Scalar) -> Scalar:
     return 1.0 - 1.0 / jnp.maximum(engines, 1.0)
 
 
+def _even(load: Load) -> Scalar:
+    """How evenly requests arrive at one engine: whether chosen in turn or as the least loaded, it gets every n-th."""
+    return jnp.clip(1.0 - load.dispersion / jnp.maximum(load.replicas, 1.0), 0.0, 1.0)
+
+
 def _busy(count: Float[Array, " counts"], engines: Scalar) -> Float[Array, " counts"]:
     """Whether an arrival meets a step in progress: not while one of the engines has nothing to do."""
     return jnp.clip((count - 1.0) * engines + 1.0, 0.0, 1.0)
@@ -290,18 +297,18 @@ class _Noise(NamedTuple):
 
 
 def _noise(
-    work: Array, chunks: Array, chunk_work: Array, chunk_variance: Array, mix_variance: Array, level: Scalar
+    work: Array, chunks: Array, chunk_work: Array, chunk_variance: Array, mix_variance: Array, even: Scalar
 ) -> _Noise:
     """A step without prefill, whose mix varies, and one with, whose mix and prefill do; each a gamma law at 2 nodes.
 
     Args:
         work: mean work of the step, seconds.
-        chunks: mean number of prompt chunks in it: Poisson in a single engine; a dispatcher that keeps many level
-            (`level` is 1) spreads them evenly.
+        chunks: mean number of prompt chunks in it: Poisson, or none and one as far as they come evenly.
         chunk_work, chunk_variance: mean and variance of their work.
         mix_variance: variance from the mix.
+        even: as in `State`.
     """
-    none = (1.0 - level) * jnp.exp(-chunks) + level * 0.1 * jax.nn.softplus(10.0 * (1.0 - chunks))
+    none = (1.0 - even) * jnp.exp(-chunks) + even * 0.1 * jax.nn.softplus(10.0 * (1.0 - chunks))
     some = jnp.clip(1.0 - none, 1e-9, 1.0 - 1e-9)
     mean = chunk_work / some
     among = jnp.maximum((chunk_variance + chunk_work**2) / some - mean**2, 0.0)
@@ -339,7 +346,8 @@ def _works(
     chunk_work = jnp.minimum(f.prefill_branching * step, 0.95 * work)
     chunks = rate * step * m.prefill_steps
     independent = rate * step * m.prefill_squares_s2 * f.prefill_variance_ratio
-    chunk_variance = independent / (1.0 + level * chunks)
+    even = _even(load)
+    chunk_variance = independent * (1.0 - even + even / (1.0 + chunks))
     left = (f.work_variance_s2 - slope**2 * f.running_variance) / f.running
     noise = jnp.maximum(left, _LEAST_NOISE * m.composition_s2)
     decoding = jnp.maximum(m.steps - m.prefill_steps, 1e-3)
@@ -356,7 +364,7 @@ def _works(
         (mix_variance, jnp.maximum(alike * in_phase * mix * decoding, 1e-30)),
         (independent, jnp.maximum(in_phase * m.prefill_squares_s2, 1e-30)),
     )
-    return rows[0], _noise(rows[0], rows[1], rows[2], rows[3], rows[4], level)._replace(chunk_variance=rows[5])
+    return rows[0], _noise(rows[0], rows[1], rows[2], rows[3], rows[4], even)._replace(chunk_variance=rows[5])
 
 
 def _situations(*pairs: tuple[Float[Array, " counts"], Scalar]) -> Float[Array, "pairs situations"]:
@@ -378,6 +386,6 @@ def _met(load: Load, mean_s: Array, noise: _Noise) -> Array:
 
     Of many engines, the one with the longer step frees its slots more slowly and is sent fewer requests.
     """
-    step = load.base_s + mean_s[..., None] + (noise.mix + noise.chunk) * (1.0 - _level(load.replicas))
+    step = load.base_s + mean_s[..., None] + (noise.mix + noise.chunk) * (1.0 - _even(load))
     w = noise.weight * jnp.maximum(step, 0.0)
     return w / w.sum(-1, keepdims=True)

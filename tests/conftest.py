@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,16 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID")
 if RUN is not None:  # the workers of one run share what they compile
     jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / f"fleetgrad-tests-{RUN}"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_programs() -> Iterator[None]:
+    """A worker that kept every compiled program of the whole suite would grow to many gigabytes."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

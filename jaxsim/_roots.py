@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 Scalar = Float[Array, ""]
 
-QUANTILE_EVALUATIONS = 24
+QUANTILE_EVALUATIONS = 40
 _SLACK = 1.0
 _TRUNCATION = 0.2
 

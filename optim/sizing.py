@@ -36,7 +36,7 @@ _LEAST_LOAD = 1e-3
 """Replicas' worth of load from which the search of sizes starts at the least; it ends 10,000 times higher."""
 _MOST_UTILIZATION = 0.9995
 _LEAST_LOG_SPARE, _MOST_LOG_SPARE = -math.log(_MOST_UTILIZATION), -math.log(_LEAST_UTILIZATION)
-_EVALUATIONS = 24
+_EVALUATIONS = 36
 CEIL_TOLERANCE = 1e-9
 
 

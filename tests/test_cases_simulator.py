@@ -110,7 +110,7 @@ def test_case_S1_single_replica_sweep(cases):
     assert strict.binding == (Binding.TTFT_P99,)
 
     overloaded, late = (
-        des.simulate(qwen.fleet(n), qwen.workload, rate=target, num_requests=40_000, replications=4)
+        des.simulate(qwen.fleet(n), qwen.workload, rate=target, num_requests=400_000, replications=4)
         for n in (by_throughput - 1, wanted["strict_slo_replicas"]["min"] - 1)
     )
     assert overloaded.overloaded

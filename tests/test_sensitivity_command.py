@@ -109,7 +109,7 @@ def test_a_fleet_that_is_short_is_said_to_be(tmp_path):
 
 
 def test_a_plan_is_found_first(tmp_path):
-    result = run(tmp_path, LOAD + PLANNED, "--no-simulate", "--json", "--by", "tpot")
+    result = run(tmp_path, LOAD + PLANNED, "--no-simulate", "--json", "--by", "tpot", "--model", "kimura")
     assert result.exit_code == 0, result.output
     doc = strict(result.stdout)
     assert doc["status"] == "unverified"

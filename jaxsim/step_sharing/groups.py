@@ -17,7 +17,7 @@ NUM_PREFILL = len(_EXACT_EDGES) + _COARSE
 _DECODE_EDGES = (8.0, 64.0, 512.0)
 _WORK_LEVELS = (0.5, 0.8, 0.95)
 NUM_DECODE = (len(_DECODE_EDGES) + 1) * (len(_WORK_LEVELS) + 1)
-"""Decode bins: by steps, and each by quantiles of the own work per step, finer in the tail that makes a P99."""
+"""Decode bins: by steps, and each by quantiles of the context held, finer in the tail that makes a P99."""
 
 
 def prefill_groups(
@@ -40,14 +40,21 @@ def prefill_groups(
     return member, jnp.minimum(jnp.floor(lower) + 1.0, high), high
 
 
-def decode_bins(steps: PerRow, step_work_s: PerRow, weight: PerRow) -> Float[Array, "rows bins"]:
-    """Membership of each row; none for requests without a decode step."""
+def decode_bins(steps: PerRow, context: PerRow, weight: PerRow) -> Float[Array, "rows bins"]:
+    """Membership of each row; none for requests without a decode step.
+
+    Args:
+        steps: of decode.
+        context: anything that the own work per step grows with, such as the tokens held half-way; not the work itself,
+            so that who is in which bin does not depend on a profile's coefficients.
+        weight: of each row.
+    """
     has = (steps >= 1.0).astype(steps.dtype)
-    order = jnp.argsort(step_work_s)
+    order = jnp.argsort(context)
     level = jnp.cumsum((weight * has)[order])
     at = jnp.searchsorted(level, jnp.asarray(_WORK_LEVELS) * level[-1])
-    edges = step_work_s[order][jnp.clip(at, 0, steps.shape[0] - 1)]
-    by_work = jnp.searchsorted(edges, step_work_s, side="left")
+    edges = context[order][jnp.clip(at, 0, steps.shape[0] - 1)]
+    by_work = jnp.searchsorted(edges, context, side="left")
     by_steps = jnp.searchsorted(jnp.asarray(_DECODE_EDGES), steps, side="right")
     index = by_steps * (len(_WORK_LEVELS) + 1) + by_work
     return jax.nn.one_hot(index, NUM_DECODE, dtype=steps.dtype) * has[:, None]

@@ -79,7 +79,7 @@ def tabulate(workload: Workload, profile: Profile) -> SharingTable:
     single = [jnp.ones_like(outputs), outputs, *single_columns(requests, held)]
     nodes = grid.step_nodes(requests.steps.max())
     prefill, low, high = groups.prefill_groups(inputs / profile.chunk_tokens)
-    decode = groups.decode_bins(requests.decode_steps, requests.decode_step_s, weight)
+    decode = groups.decode_bins(requests.decode_steps, inputs + outputs / 2.0, weight)
     own, chunk = requests.decode_step_s[:, None], requests.prefill_step_s[:, None]
     columns = jnp.concatenate(
         [

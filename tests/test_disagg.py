@@ -126,7 +126,7 @@ def test_a_workload_of_single_tokens_has_nothing_to_decode():
 
 
 def test_step_model_agrees_with_the_simulator():
-    """At half load, with a short transfer: TTFT within 30 % (all prefill: where the model is weakest), TPOT within 10 %."""
+    """At half load, with a short transfer: TTFT within 30 % (all prefill, its weakest), TPOT within 10 %."""
     profile = jaxsim.profile(MEASURED)
     workload, rate = small_workload(), 60.0
     found = phases(profile, profile, workload, rate, LINK)

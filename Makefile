@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: plan test lint bench clean
+.PHONY: plan test test-slow lint bench clean
 .DEFAULT_GOAL := plan
 
 $(STAMP): pyproject.toml
@@ -17,6 +17,9 @@ plan: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -5,6 +5,8 @@ import math
 import pytest
 from test_benchmarks import KEYS, lines
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def rows():

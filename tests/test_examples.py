@@ -14,7 +14,10 @@ SCRIPTS = sorted(EXAMPLES.glob("[0-9]*.py"))
 PLANS = sorted(EXAMPLES.glob("*.toml"))
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+RUNS = [pytest.param(p, id=p.name, marks=[pytest.mark.slow] if p.name == "07_grid_flex.py" else []) for p in SCRIPTS]
+
+
+@pytest.mark.parametrize("script", RUNS)
 def test_scripts_run_and_say_something(script, capsys):
     try:
         runpy.run_path(str(script), run_name="__main__")

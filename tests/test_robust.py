@@ -35,6 +35,7 @@ def model_alone():
     return robust(ASKED, UNSURE, draws=32, simulate=False)
 
 
+@pytest.mark.slow
 def test_without_uncertainty_it_is_the_plan():
     known = robust(ASKED, Uncertainty(), simulate=False)
     assert known.status is RobustStatus.UNVERIFIED
@@ -110,6 +111,7 @@ def test_equal_seeds_give_equal_answers(model_alone):
     assert not np.array_equal(other.scenarios.rate, model_alone.scenarios.rate)
 
 
+@pytest.mark.slow
 def test_a_no_of_the_simulator_corrects_the_model_and_adds_replicas(found, monkeypatch):
     """It refuses the fleet that the model holds for enough, once; and then every fleet."""
     module, before = sys.modules["optim.robust"], found.level.replicas.sum()

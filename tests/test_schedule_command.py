@@ -119,6 +119,7 @@ def test_pools_spelled_out_under_the_model_alone(write):
     assert "NOT verified by the simulator." in page
 
 
+@pytest.mark.slow
 def test_what_may_wait_is_moved(write):
     defer = "[defer]\nshare = 0.3\nmax_wait_hours = 0.12\nminimize = 'carbon'\n"
     result = run(write(LOAD + PLANNED + OF_A_DAY + defer), "--no-verify", "--json")

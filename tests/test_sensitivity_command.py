@@ -108,6 +108,7 @@ def test_a_fleet_that_is_short_is_said_to_be(tmp_path):
     assert "overloaded, so its P99s and the fleet's are infinite" in " ".join(result.stdout.split())
 
 
+@pytest.mark.slow
 def test_a_plan_is_found_first(tmp_path):
     result = run(tmp_path, LOAD + PLANNED, "--no-simulate", "--json", "--by", "tpot", "--model", "kimura")
     assert result.exit_code == 0, result.output

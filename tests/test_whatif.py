@@ -78,6 +78,7 @@ def test_costs_are_those_that_the_planner_proposes(grid):
         assert proposal.usd_per_hour <= grid.usd_per_hour[i, j] <= proposal.usd_per_hour + 2 * 4.02 + 1e-9
 
 
+@pytest.mark.slow
 def test_one_program_serves_every_grid(grid):
     """Other shapes, more than a batch of them and no TPOT objective; the fixture bounds the traces."""
     many = optim.whatif(problem(), rate=np.linspace(1.0, 900.0, 6), tpot_p99_s=np.inf)
@@ -170,6 +171,7 @@ def on_devices(*counts):
     return [json.loads(answer) for answer in answers]
 
 
+@pytest.mark.slow
 def test_any_number_of_devices_gives_identical_answers():
     one, eight = on_devices(1, 8)
     assert (one.pop("devices"), eight.pop("devices")) == (1, 8)

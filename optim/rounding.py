@@ -20,6 +20,8 @@ _LOCAL_OPTIMA = 3
 _BOX = {1: 1, 2: 33, 3: 81, 4: 125, 5: 81, 6: 243}
 """Candidates around a relaxed optimum, by pools; for two pools a window of sizes, beyond that the +-1 box or more."""
 _SLOT_EDGES = 10
+_GRID = 256
+_WINDOW = 0.03
 _BISECTIONS = 24
 
 
@@ -49,7 +51,27 @@ def round_plan(case: Case, relaxed_upper: np.ndarray, *, model: str) -> Rounded 
     singles = _single_pools(case)
     rounded = np.maximum(np.floor(starts), 1.0)
     edges = _slot_edges(case, starts) if model == "kimura" else rounded
-    return best_of(case, np.concatenate([upper, rounded, singles, edges]), model=model)
+    best = best_of(case, np.concatenate([upper, rounded, singles, edges]), model=model)
+    return None if best is None else _closer(case, best, model=model)
+
+
+def _closer(case: Case, best: Rounded, *, model: str) -> Rounded:
+    """The best of a design and of those with one threshold elsewhere: anywhere on a grid, then in a window around it.
+
+    Whole sizes are not monotone in a threshold: who leaves a pool changes its mix as well as its load.
+    """
+    first, last = float(case.shortest), float(case.longest)
+    for pool in range(case.num_pools - 1):
+        for low, high, number in ((first, last, _GRID), (1.0 - _WINDOW, 1.0 + _WINDOW, _GRID // 2)):
+            if low < 1.0 < high:
+                low, high = (max(end * best.upper_tokens[pool], first) for end in (low, high))
+            rows = np.repeat(best.upper_tokens[None], number + 1, axis=0)
+            rows[1:, pool] = np.floor(np.geomspace(low, max(high, low), number))
+            below = rows[:, pool - 1] if pool else np.ones(len(rows))
+            rows[:, pool] = np.clip(rows[:, pool], below, rows[:, pool + 1])
+            again = best_of(case, rows, model=model)
+            best = best if again is None else again
+    return best
 
 
 def best_of(case: Case, upper: np.ndarray, *, model: str) -> Rounded | None:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsim import engine, reference
 from jaxsim._checks import is_concrete, require, require_non_negative, require_positive, require_x64, unknown
 from jaxsim._roots import decreasing_root
+from jaxsim.cost import usd_per_million
 from jaxsim.fleet import FleetDesign
 from jaxsim.latency import StepLatency
 from jaxsim.latency import quantile as latency_quantile
@@ -21,7 +22,6 @@ from jaxsim.profiles import Profile
 from jaxsim.reference import ReferenceLatency
 from jaxsim.step_sharing.tables import Mix, SharingTable, between
 from jaxsim.step_sharing.tables import tabulate as tabulate_sharing
-from jaxsim.units import SECONDS_PER_HOUR, TOKENS_PER_MILLION
 from jaxsim.workload import LengthTable, Workload
 
 MODELS = ("step", "kimura")
@@ -289,7 +289,7 @@ def metrics(laws: PoolLaws) -> Metrics:
         tpot_mean_s=_mean_over_pools(share, pools.tpot_mean_s, pools.overloaded),
         tpot_p99_s=tpot_p99,
         usd_per_hour=usd,
-        usd_per_million_output_tokens=_usd_per_million(usd, tokens_per_s),
+        usd_per_million_output_tokens=usd_per_million(usd, tokens_per_s),
         overloaded=jnp.any(pools.overloaded),
     )
 
@@ -366,13 +366,6 @@ def _check_model(model: str) -> None:
         raise unknown("model", model, MODELS)
 
 
-def _usd_per_million(usd_per_hour: Array, tokens_per_s: Array) -> Array:
-    """Dollars per million output tokens; inf without output."""
-    flowing = tokens_per_s > 0
-    hourly = jnp.where(flowing, tokens_per_s, 1.0) * SECONDS_PER_HOUR / TOKENS_PER_MILLION
-    return jnp.where(flowing, usd_per_hour / hourly, jnp.inf)
-
-
 def _pool_metrics(laws: PoolLaws) -> PoolMetrics:
     overloaded = laws.utilization >= 1.0
 
@@ -413,7 +406,7 @@ def _pool_metrics(laws: PoolLaws) -> PoolMetrics:
         tpot_mean_s=each(lambda law: law.mean_tpot()),
         tpot_p99_s=tpot,
         usd_per_hour=laws.usd_per_hour,
-        usd_per_million_output_tokens=_usd_per_million(laws.usd_per_hour, laws.rate * laws.output_tokens),
+        usd_per_million_output_tokens=usd_per_million(laws.usd_per_hour, laws.rate * laws.output_tokens),
         overloaded=overloaded,
     )
 

@@ -31,7 +31,8 @@ def make_figure(panels: int, height: float = 5.4, *, across: bool = False) -> tu
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.0, height), dpi=150, layout="constrained")
+    width = 4.0 + 4.0 * panels if across else 8.0
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     rows, columns = (1, panels) if across else (panels, 1)
     made = figure.subplots(rows, columns, sharex=not across, sharey=across, squeeze=False).ravel().tolist()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from optim import words
-from optim.plots import BLUE, GREEN, GREY, ORANGE, POOLS, RED
+from optim.plots import BLUE, GREEN, GREY, ORANGE, POOLS, RED, make_figure
 from optim.power_flex import Flexibility
 from optim.power_tokens import Ranking
 
@@ -19,7 +19,7 @@ MS = 1e3
 
 def plot_flex(found: Sequence[Flexibility], path: Path, *, title: str) -> None:
     """P99 TTFT over what is delivered, a panel for each lever: sustained and in the event, model and simulation."""
-    figure, panels = _figure(len(found))
+    figure, panels = make_figure(len(found), 5.2, across=True)
     for axes, one in zip(panels, found, strict=True):
         reachable = [level for level in one.levels if level.reachable]
         share = 100.0 * np.array([level.delivered for level in reachable])
@@ -54,7 +54,7 @@ def plot_flex(found: Sequence[Flexibility], path: Path, *, title: str) -> None:
 
 def plot_tokens(found: Ranking, path: Path, *, title: str) -> None:
     """Output tokens per joule of each fleet over utilisation; hollow where the SLO is missed."""
-    figure, (axes,) = _figure(1)
+    figure, (axes,) = make_figure(1, 5.2)
     for k, one in enumerate(one for one in found.ranked if one.curve):
         colour = POOLS[k % len(POOLS)]
         load = np.array([point.utilization for point in one.curve])
@@ -68,20 +68,6 @@ def plot_tokens(found: Ranking, path: Path, *, title: str) -> None:
     axes.set_ylabel("output tokens per joule (tokens/s per W), GPUs")
     axes.set_ylim(bottom=0)
     _finish(figure, [axes], title, path)
-
-
-def _figure(panels: int) -> tuple[Any, list[Any]]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.0 + 4.0 * panels, 5.2), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    made = figure.subplots(1, panels, sharey=True, squeeze=False).ravel().tolist()
-    for axes in made:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(visible=True, which="major", color="#e4e4e4", linewidth=0.8)
-        axes.set_axisbelow(True)
-    return figure, made
 
 
 def _finish(figure: Any, panels: Sequence[Any], title: str, path: Path) -> None:

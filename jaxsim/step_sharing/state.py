@@ -203,7 +203,7 @@ def state(moments: Moments, load: Load) -> State:
     busy = weight[1:] * _busy(count[1:], engines)
     weight = busy.reshape(-1, _MERGED).sum(1)
     count = (busy * count[1:]).reshape(-1, _MERGED).sum(1) / jnp.maximum(weight, 1e-30)
-    work, noise = _works(m, f, load, count)
+    work, noise, mix_variance, chunk_variance = _works(m, f, load, count)
     slope = _work_slope(m, f)
     chances = jnp.concatenate([(1.0 - wait - weight.sum())[None], weight, wait[None]])
     return State(
@@ -215,8 +215,8 @@ def state(moments: Moments, load: Load) -> State:
         work_s=work,
         mix_s=noise.mix,
         chunk_s=noise.chunk,
-        mix_variance_s2=noise.mix_variance,
-        chunk_variance_s2=noise.chunk_variance,
+        mix_variance_s2=mix_variance,
+        chunk_variance_s2=chunk_variance,
         arrivals=rate * (load.base_s + f.work_s),
         even=_even(load),
         met_excess_s=slope * f.covariance_s / (load.base_s + f.work_s),
@@ -285,30 +285,22 @@ class _Noise(NamedTuple):
         mix: from which requests run, seconds.
         chunk: from how many chunks of prompt are in the step, seconds.
         weight: probabilities in the law of the steps.
-        mix_variance, chunk_variance: of the two, without nodes, seconds squared; the latter as if arrivals were not
-            spread evenly by a dispatcher.
     """
 
     mix: Float[Array, "situations mixes"]
     chunk: Float[Array, "situations mixes"]
     weight: Float[Array, "situations mixes"]
-    mix_variance: Float[Array, " situations"]
-    chunk_variance: Float[Array, " situations"]
 
 
-def _noise(
-    work: Array, chunks: Array, chunk_work: Array, chunk_variance: Array, mix_variance: Array, even: Scalar
-) -> _Noise:
-    """A step without prefill, whose mix varies, and one with, whose mix and prefill do; each a gamma law at 2 nodes.
+def _noise(work: Array, none: Array, chunk_work: Array, chunk_variance: Array, mix_variance: Array) -> _Noise:
+    """A step without prefill, whose mix varies, and one with, whose mix and prefill do: gamma laws at a few nodes.
 
     Args:
         work: mean work of the step, seconds.
-        chunks: mean number of prompt chunks in it: Poisson, or none and one as far as they come evenly.
-        chunk_work, chunk_variance: mean and variance of their work.
+        none: probability that it has no chunk of prompt.
+        chunk_work, chunk_variance: mean and variance of the work of its chunks.
         mix_variance: variance from the mix.
-        even: as in `State`.
     """
-    none = (1.0 - even) * jnp.exp(-chunks) + even * 0.1 * jax.nn.softplus(10.0 * (1.0 - chunks))
     some = jnp.clip(1.0 - none, 1e-9, 1.0 - 1e-9)
     mean = chunk_work / some
     among = jnp.maximum((chunk_variance + chunk_work**2) / some - mean**2, 0.0)
@@ -323,7 +315,7 @@ def _noise(
         jnp.moveaxis(part, 0, 1).reshape(work.shape[0], -1)
         for part in (around * (1.0 - of_chunks), shift + around * of_chunks, shares)
     )
-    return _Noise(mix, chunk, weight, mix_variance, chunk_variance)
+    return _Noise(mix, chunk, weight)
 
 
 def _work_slope(m: Moments, f: Fluctuations) -> Scalar:
@@ -333,8 +325,12 @@ def _work_slope(m: Moments, f: Fluctuations) -> Scalar:
 
 def _works(
     m: Moments, f: Fluctuations, load: Load, count: Float[Array, " counts"]
-) -> tuple[Float[Array, " situations"], _Noise]:
-    """Work in a step of each situation, and the noise around it."""
+) -> tuple[Float[Array, " situations"], _Noise, Float[Array, " situations"], Float[Array, " situations"]]:
+    """Work in a step of each situation, the noise around it, and its variances.
+
+    The variances are from the mix, and from prefill as if arrivals were not spread evenly. Chunks of prompt come as
+    requests do: Poisson, or as far as those come evenly, one or none.
+    """
     per_request = m.step_work_s
     slope = _work_slope(m, f)
     floor = _WORK_FLOOR * per_request
@@ -356,15 +352,17 @@ def _works(
     mix_variance = jnp.maximum(count * noise - chunk_variance, _LEAST_NOISE * count * mix)
     alike = 1.0 - load.by_tokens  # a full cache holds its tokens, and with them its work, whichever requests run
     in_phase = load.limit / m.steps
-    rows = _situations(
+    full_chunks = jnp.maximum(in_phase * m.prefill_squares_s2, 1e-30)
+    work, chunks, chunk_work, independent, chunk_variance, mix_variance = _situations(
         (work, load.limit * per_request),
         (chunks, in_phase * m.prefill_steps),
         (chunk_work, in_phase * m.prefill_work_s),
-        (chunk_variance, jnp.maximum(in_phase * m.prefill_squares_s2, 1e-30)),
+        (independent, full_chunks),
+        (chunk_variance, full_chunks),
         (mix_variance, jnp.maximum(alike * in_phase * mix * decoding, 1e-30)),
-        (independent, jnp.maximum(in_phase * m.prefill_squares_s2, 1e-30)),
     )
-    return rows[0], _noise(rows[0], rows[1], rows[2], rows[3], rows[4], even)._replace(chunk_variance=rows[5])
+    none = (1.0 - even) * jnp.exp(-chunks) + even * 0.1 * jax.nn.softplus(10.0 * (1.0 - chunks))
+    return work, _noise(work, none, chunk_work, chunk_variance, mix_variance), mix_variance, independent
 
 
 def _situations(*pairs: tuple[Float[Array, " counts"], Scalar]) -> Float[Array, "pairs situations"]:

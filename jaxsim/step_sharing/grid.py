@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 Nodes = Float[Array, " nodes"]
@@ -16,6 +17,7 @@ Nodes = Float[Array, " nodes"]
 NUM_NODES = 40
 _WHOLE = 8
 _LEAST_END = 16.0
+_OTHERS = np.array([[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
 
 
 def step_nodes(longest: Float[Array, ""]) -> Nodes:
@@ -29,15 +31,11 @@ def spread(nodes: Nodes, steps: Float[Array, " rows"]) -> Float[Array, "rows nod
     """Weights of each row's steps at the nodes."""
     last = nodes.shape[0]
     first = jnp.clip(jnp.searchsorted(nodes, steps, side="right") - 2, 0, last - 4)
-    total = jnp.zeros((steps.shape[0], last))
-    for i in range(4):
-        weight = jnp.ones_like(steps)
-        for j in range(4):
-            if j != i:
-                here, there = nodes[first + i], nodes[first + j]
-                weight = weight * (steps - there) / (here - there)
-        total = total + weight[:, None] * jax.nn.one_hot(first + i, last, dtype=steps.dtype)
-    return total
+    around = first[:, None] + jnp.arange(4, dtype=first.dtype)[None]
+    here, others = nodes[around], nodes[around[:, _OTHERS]]
+    factors = (steps[:, None, None] - others) / (here[..., None] - others)
+    weights = factors[..., 0] * factors[..., 1] * factors[..., 2]
+    return (weights[..., None] * jax.nn.one_hot(around, last, dtype=steps.dtype)).sum(1)
 
 
 def psi_kernel(nodes: Nodes) -> Float[Array, "nodes nodes"]:

@@ -22,6 +22,7 @@ from jaxsim import physics
 
 Scalar = Float[Array, ""]
 PerRow = Float[Array, " rows"]
+PerEnd = Float[Array, "rows ends"]
 
 LEAST_WORK_S = 1e-15
 """Work that every running request adds to a step at the least: without any, the formulas have 0/0 for a limit."""
@@ -52,6 +53,11 @@ class Requests(eqx.Module):
     def steps(self) -> PerRow:
         """K, all steps."""
         return self.prefill_steps + self.decode_steps
+
+    @property
+    def ends(self) -> PerEnd:
+        """Numbers of steps at which something of a request ends: those of prefill, of decode, and all."""
+        return jnp.stack([self.prefill_steps, self.decode_steps, self.steps], axis=1)
 
     @classmethod
     def constant(cls, prefill_steps: PerRow, decode_steps: PerRow, step_work_s: PerRow) -> Requests:
@@ -105,7 +111,7 @@ def _work_by_age(before: PerRow | float, steps: PerRow, first: PerRow, slope: Pe
 
 
 class Masses(NamedTuple):
-    """Masses on the axis of steps, whose pairs the sums are over, each as (mass per row, at which steps) terms.
+    """Masses on the axis of steps, whose pairs the sums are over: of each request, at each of its `Requests.ends`.
 
     With K all steps, p those of prefill, o those of decode and $w_p, w_o$ the work per step of the phases:
 
@@ -116,26 +122,27 @@ class Masses(NamedTuple):
     - both: squares, where a request's work meets its own.
     """
 
-    running: list[tuple[PerRow, PerRow]]
-    working: list[tuple[PerRow, PerRow]]
-    pushing: list[tuple[PerRow, PerRow]]
-    both: list[tuple[PerRow, PerRow]]
-    held_running: list[tuple[PerRow, PerRow]]
-    held_pushing: list[tuple[PerRow, PerRow]]
+    running: PerEnd
+    working: PerEnd
+    pushing: PerEnd
+    both: PerEnd
+    held_running: PerEnd
+    held_pushing: PerEnd
 
 
 def masses(requests: Requests, held_tokens: PerRow) -> Masses:
     """The masses of each request; multiply by its weight and sum."""
-    p, o, k = requests.prefill_steps, requests.decode_steps, requests.steps
     wp, wo = requests.prefill_step_s, requests.decode_step_s
-    pushing = [(wp, k), (wo - wp, o)]
+    none, held = jnp.zeros_like(wp), held_tokens[:, None]
+    running = jnp.stack([none, none, none + 1.0], axis=1)
+    pushing = jnp.stack([none, wo - wp, wp], axis=1)
     return Masses(
-        running=[(jnp.ones_like(k), k)],
-        working=[(wp - wo, p), (wo, k)],
+        running=running,
+        working=jnp.stack([wp - wo, none, wo], axis=1),
         pushing=pushing,
-        both=[(wp * (wp - wo), p), (wo * (wo - wp), o), (wp * wo, k)],
-        held_running=[(held_tokens, k)],
-        held_pushing=[(held_tokens * mass, at) for mass, at in pushing],
+        both=jnp.stack([wp * (wp - wo), wo * (wo - wp), wp * wo], axis=1),
+        held_running=held * running,
+        held_pushing=held * pushing,
     )
 
 
@@ -171,13 +178,11 @@ def exact_pair_sums(requests: Requests, weight: PerRow, held_tokens: PerRow) -> 
         held_tokens: KV tokens that each reserves.
     """
     parts = masses(requests, held_tokens)
+    ends = requests.ends.ravel()
 
-    def pair(one: list[tuple[PerRow, PerRow]], other: list[tuple[PerRow, PerRow]], kernel: str) -> Scalar:
-        total = jnp.zeros(())
-        for mass, at in one:
-            for c, steps in other:
-                total = total + (weight * mass * _summed(steps, weight * c, at)[kernel]).sum()
-        return total
+    def pair(one: PerEnd, other: PerEnd, kernel: str) -> Scalar:
+        mass, c = (weight[:, None] * one).ravel(), (weight[:, None] * other).ravel()
+        return (mass * _summed(ends, c, ends)[kernel]).sum()
 
     return PairSums(
         pushed_running=pair(parts.pushing, parts.running, "psi"),

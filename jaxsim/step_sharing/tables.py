@@ -80,10 +80,12 @@ def tabulate(workload: Workload, profile: Profile) -> SharingTable:
     nodes = grid.step_nodes(requests.steps.max())
     prefill, low, high = groups.prefill_groups(inputs / profile.chunk_tokens)
     decode = groups.decode_bins(requests.decode_steps, inputs + outputs / 2.0, weight)
+    ends = requests.ends
+    on_grid = grid.spread(nodes, ends.ravel()).reshape((*ends.shape, -1))
     own, chunk = requests.decode_step_s[:, None], requests.prefill_step_s[:, None]
     columns = jnp.concatenate(
         [
-            *(_on_grid(nodes, mass) for mass in masses(requests, held)),
+            *(jnp.einsum("re,ren->rn", mass, on_grid) for mass in masses(requests, held)),
             prefill,
             prefill * (requests.prefill_steps * requests.prefill_step_s)[:, None],
             decode,
@@ -106,10 +108,6 @@ def tabulate(workload: Workload, profile: Profile) -> SharingTable:
         decode_steps=(weight * requests.decode_steps) @ decode / binned,
         decode_prefill_steps=(weight * requests.prefill_steps) @ decode / binned,
     )
-
-
-def _on_grid(nodes: Float[Array, " nodes"], mass: list[tuple[Array, Array]]) -> Float[Array, "rows nodes"]:
-    return sum((value[:, None] * grid.spread(nodes, at) for value, at in mass), jnp.zeros(()))
 
 
 def _thinned(

@@ -72,7 +72,10 @@ class StepLatency(eqx.Module):
         """An upper end for the search of the q-quantiles: above every group's prefill and the wait tail."""
         s, g = self.state, self.groups
         step = s.steps_s.max()
-        prefill = jnp.where(g.prefill_share > 0, (g.prefill_high + 2.0) * step + g.prefill_work_s, 0.0).max()
+        most = g.prefill_steps + 2.0 * g.prefill_steps_spread + 2.0
+        prefill = jnp.where(
+            g.prefill_share > 0, most * step + g.prefill_work_s + 2.0 * g.prefill_work_spread_s, 0.0
+        ).max()
         own = g.decode_work_s + 8.0 * jnp.sqrt(g.decode_work_variance_s2)
         wait = s.queue.scales_s.max() * (1.0 - jnp.log1p(-q))
         return 2.0 * (prefill + step + own.max() + wait)

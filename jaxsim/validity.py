@@ -32,7 +32,7 @@ class Region:
 
 REGIONS = (
     Region("prefill is hardly any of the work", 0.02, (0.007, 0.06), (0.005, 0.02)),
-    Region("prefill is part of the work", 1.0, (0.06, 0.22), (0.11, 0.38)),
+    Region("prefill is part of the work", 1.0, (0.05, 0.20), (0.10, 0.38)),
 )
 STEEP = 1.6
 """Where the share of requests that wait is within this factor of 1 %, P99 TTFT is on the edge of the queue: there it

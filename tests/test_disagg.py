@@ -135,7 +135,7 @@ def test_step_model_agrees_with_the_simulator():
     longest = float(np.max(workload.total_tokens))
     design = jaxsim.FleetDesign.of([profile, profile], [2, 2], [longest, longest])
     result = des.simulate(design, workload, rate=rate, transfer=LINK, num_requests=200_000, seed=1)
-    assert float(one.ttft_p99_s) == pytest.approx(result.ttft.quantile(0.99).value, rel=0.30)
+    assert float(one.ttft_p99_s) == pytest.approx(result.ttft.quantile(0.99).value, rel=0.20)
     assert float(one.tpot_p99_s) == pytest.approx(result.tpot.quantile(0.99).value, rel=0.10)
     assert float(one.link_load) == pytest.approx(result.link_load, rel=1e-9)
 

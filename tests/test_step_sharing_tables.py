@@ -74,18 +74,20 @@ def test_groups_partition_the_pool():
         assert float(g.decode_share.sum()) == pytest.approx(1.0, abs=1e-9)
         own = float((g.prefill_share * g.prefill_work_s).sum())
         assert own == pytest.approx(float(mix.moments.prefill_work_s), rel=1e-6)
-        assert np.all(np.asarray(g.prefill_low) <= np.asarray(g.prefill_high))
+        steps = float((g.prefill_share * g.prefill_steps).sum())
+        assert steps == pytest.approx(float(mix.moments.prefill_steps), rel=1e-6)
         assert np.all(np.asarray(g.decode_work_variance_s2) >= 0.0)
 
 
-def test_every_prompt_is_in_one_group_that_holds_its_steps():
-    chunks = jnp.asarray(np.concatenate([np.linspace(0.01, 12.0, 500), np.geomspace(1.0, 130.0, 200)]))
-    member, low, high = prefill_groups(chunks)
-    assert member.shape[1] == low.shape[0] == NUM_PREFILL
-    assert np.all(np.asarray(member).sum(1) == 1.0)
-    index = np.asarray(member).argmax(1)
-    steps = np.ceil(np.asarray(chunks))
-    assert np.all((steps >= np.asarray(low)[index]) & (steps <= np.asarray(high)[index]))
+def test_every_prompt_is_in_one_group_of_its_length():
+    chunks = np.sort(np.concatenate([np.linspace(0.01, 12.0, 500), np.geomspace(1.0, 130.0, 200)]))
+    member = np.asarray(prefill_groups(jnp.asarray(chunks)))
+    assert member.shape[1] == NUM_PREFILL
+    assert np.all(member.sum(1) == 1.0)
+    index = member.argmax(1)
+    assert np.all(np.diff(index) >= 0) and index[-1] == NUM_PREFILL - 1
+    for edge in (1.0, 2.0, 4.0):  # a group never holds prompts on both sides of it
+        assert index[chunks <= edge].max() < index[chunks > edge].min()
 
 
 def test_requests_without_decode_are_in_no_decode_bin():

@@ -8,11 +8,11 @@ from jaxtyping import Array, Float
 
 PerRow = Float[Array, " rows"]
 
-_EXACT_EDGES = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
-"""Upper edges of the first prefill groups, in chunks of prompt: finer where a prompt is a chunk or two."""
+_FINE_EDGES = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
+"""Upper edges of the first prefill groups, in chunks of prompt."""
 
-_COARSE = 9
-NUM_PREFILL = len(_EXACT_EDGES) + _COARSE
+_COARSE = 5
+NUM_PREFILL = len(_FINE_EDGES) + _COARSE
 
 _DECODE_EDGES = (8.0, 64.0, 512.0)
 _WORK_LEVELS = (0.5, 0.8, 0.95)
@@ -20,24 +20,17 @@ NUM_DECODE = (len(_DECODE_EDGES) + 1) * (len(_WORK_LEVELS) + 1)
 """Decode bins: by steps, and each by quantiles of the context held, finer in the tail that makes a P99."""
 
 
-def prefill_groups(
-    chunks: PerRow,
-) -> tuple[Float[Array, "rows groups"], Float[Array, " groups"], Float[Array, " groups"]]:
-    """Membership of each row, and the range of prefill steps of each group.
+def prefill_groups(chunks: PerRow) -> Float[Array, "rows groups"]:
+    """Membership of each row.
 
     Args:
         chunks: prompt tokens over tokens of a chunk, > 0; prefill takes the next whole number of steps.
     """
-    exact = jnp.asarray(_EXACT_EDGES)
-    start = exact[-1]
+    start = _FINE_EDGES[-1]
     longest = jnp.maximum(jnp.ceil(chunks.max()), start + _COARSE)
-    coarse = start * (longest / start) ** (jnp.arange(1.0, _COARSE + 1.0) / _COARSE)
-    upper = jnp.concatenate([exact, jnp.floor(coarse[:-1]), longest[None]])
-    lower = jnp.concatenate([jnp.zeros(1), upper[:-1]])
-    index = jnp.searchsorted(upper, chunks, side="left")
-    member = jax.nn.one_hot(jnp.clip(index, 0, NUM_PREFILL - 1), NUM_PREFILL, dtype=chunks.dtype)
-    high = jnp.ceil(upper)
-    return member, jnp.minimum(jnp.floor(lower) + 1.0, high), high
+    coarse = jnp.floor(start * (longest / start) ** (jnp.arange(1.0, _COARSE) / _COARSE))
+    index = jnp.searchsorted(jnp.concatenate([jnp.asarray(_FINE_EDGES), coarse]), chunks, side="left")
+    return jax.nn.one_hot(index, NUM_PREFILL, dtype=chunks.dtype)
 
 
 def decode_bins(steps: PerRow, context: PerRow, weight: PerRow) -> Float[Array, "rows bins"]:

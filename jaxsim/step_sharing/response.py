@@ -13,6 +13,7 @@ equal and cancel.
 from __future__ import annotations
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.scipy.special import erfc
 from jaxtyping import Array, Float
@@ -24,6 +25,9 @@ from jaxsim.step_sharing.waiting import QueueWait
 
 Scalar = Float[Array, ""]
 
+_LEAST_WIDTH = 1e-3
+"""Of the sum of two uniform times, the share that each is given at the least: one that is 0 would divide by it."""
+
 _EDGE_WIDTH = 0.002
 """Least standard deviation of a TPOT, as a share of it: keeps the tail smooth where all requests are alike."""
 
@@ -32,8 +36,9 @@ class Groups(eqx.Module):
     """Requests of a pool grouped by their prefill and by their decode; shares sum to 1 within each (0 if empty).
 
     Attributes:
-        prefill_share, prefill_low, prefill_high: share of each group and its range of prefill steps.
-        prefill_work_s: mean work of its prefill, seconds.
+        prefill_share: share of each group.
+        prefill_steps, prefill_steps_spread: mean and standard deviation of its requests' prefill steps.
+        prefill_work_s, prefill_work_spread_s: the same of the work of their prefill, seconds.
         decode_share, decode_steps: share among requests with a TPOT and mean decode steps.
         decode_work_s, decode_work_variance_s2: own work per decode step, mean and variance within the group.
         decode_prefill_steps: mean prefill steps of a bin's requests.
@@ -41,9 +46,10 @@ class Groups(eqx.Module):
     """
 
     prefill_share: Float[Array, " groups"]
-    prefill_low: Float[Array, " groups"]
-    prefill_high: Float[Array, " groups"]
+    prefill_steps: Float[Array, " groups"]
+    prefill_steps_spread: Float[Array, " groups"]
     prefill_work_s: Float[Array, " groups"]
+    prefill_work_spread_s: Float[Array, " groups"]
     decode_share: Float[Array, " bins"]
     decode_steps: Float[Array, " bins"]
     decode_work_s: Float[Array, " bins"]
@@ -69,6 +75,33 @@ def queue_adds(t: Array, width: Array, scale: Array) -> Array:
     """P(U width + Exp(mean scale) > t) - P(U width > t): what a queue wait adds to `residual_tail`."""
     past, since = jnp.maximum(t - width, 0.0), jnp.maximum(t, 0.0)
     return scale / width * (jnp.exp(-past / scale) - jnp.exp(-since / scale))
+
+
+@jax.custom_jvp
+def residuals_tail(t: Array, width: Array, other: Array) -> Array:
+    """P(U width + U' other > t) for independent uniforms: smooth, a quadratic between its four kinks."""
+    return _residuals(t, width, other)[0]
+
+
+def _residuals(t: Array, width: Array, other: Array) -> tuple[Array, ...]:
+    """The tail; the two widths, both positive; how far t is from the end of both, of one and of the other."""
+    least = _LEAST_WIDTH * (width + other)
+    a, b = jnp.maximum(width, least), jnp.maximum(other, least)
+    left = jnp.clip(a + b - t, 0.0, a + b)
+    past, past_other = jnp.maximum(left - a, 0.0), jnp.maximum(left - b, 0.0)
+    return (left**2 - past**2 - past_other**2) * (0.5 / (a * b)), a, b, left, past, past_other
+
+
+@residuals_tail.defjvp
+def _residuals_tangent(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
+    """By hand: half the operations of the derived program, which a latency law spends most of its time in."""
+    (_, width, other), (dt, dw, do) = primals, tangents
+    value, a, b, left, past, past_other = _residuals(*primals)
+    da = jnp.where(a > width, _LEAST_WIDTH * (dw + do), dw + 0.0 * do)
+    db = jnp.where(b > other, _LEAST_WIDTH * (dw + do), 0.0 * dw + do)
+    unit = 1.0 / (a * b)
+    moved = (left - past - past_other) * (da + db - dt) + past * da + past_other * db
+    return value, unit * (moved - value * (b * da + a * db))
 
 
 def wait_tail(state: State, t: Scalar) -> Scalar:
@@ -114,34 +147,42 @@ def _beside_the_rest(deviation: Array, kept: Array, steps: Array) -> Array:
 
 
 class TtftLaw(eqx.Module):
-    """P(TTFT > t) of a pool: a mixture of uniform times that begin somewhere, some with a queue wait before them.
+    """P(TTFT > t) of a pool: a mixture of sums of two uniform times, some with a queue wait before them.
 
     Attributes:
         share: of the requests, in each group.
         weight: of the nodes of `State`.
-        begin_s, width_s: of the uniform times.
+        rest_s: width of the first: the rest of the step in progress.
+        begin_s, range_s: the least prefill time of a group, and the width of the second: how far it ranges.
         queue: law of the queue wait, before the times of full slots.
+        behind_rest_s, behind_s: of those times, the rest of the step, and the prefill by two points with its variance.
     """
 
     share: Float[Array, " groups"]
     weight: Float[Array, "situations mixes"]
+    rest_s: Float[Array, "situations mixes"]
     begin_s: Float[Array, "groups situations mixes"]
-    width_s: Float[Array, "groups situations mixes"]
+    range_s: Float[Array, "groups situations mixes"]
     queue: QueueWait
+    behind_rest_s: Scalar
+    behind_s: Float[Array, "groups 2"]
 
     def tail(self, t: Scalar) -> Scalar:
         """P(TTFT > t)."""
-        rest = t - self.begin_s
-        met = (residual_tail(rest, self.width_s) * self.weight[None]).sum((1, 2))
-        behind = rest[:, FULL]
-        queued = queue_adds(behind, self.width_s[:, FULL], self.queue.scale_s(jnp.maximum(behind, 0.0)))
-        return (self.share * (met + self.queue.share * (queued * self.weight[None, FULL]).sum(1))).sum()
+        times = jax.lax.optimization_barrier(residuals_tail(t - self.begin_s, self.rest_s[None], self.range_s))
+        met = (times * self.weight[None]).sum((1, 2))
+        wait = t - self.behind_s
+        scale = jax.lax.optimization_barrier(self.queue.scale_s(jnp.maximum(wait, 0.0)))
+        queued = queue_adds(wait, self.behind_rest_s, scale).mean(1)
+        return (self.share * (met + self.queue.share * self.weight[FULL].sum() * queued)).sum()
 
 
 def ttft_law(state: State, groups: Groups) -> TtftLaw:
-    """The law of TTFT of a pool's requests: the rest of a step, and the prefill at the step times of the batch."""
-    low, high = groups.prefill_low, groups.prefill_high
-    steps = (low + high) / 2.0
+    """The law of TTFT of a pool's requests: the rest of a step, and the prefill at the step times of the batch.
+
+    Of the requests of a group, who takes more steps does more work in them: their times range as one uniform time.
+    """
+    g, steps = groups, groups.prefill_steps
     slow, mixed, chunked = _shrinkages(state.fluctuations, steps)[..., None, None]
     mean = state.others_s
     excess = (state.weight * state.chunk_s).sum(1, keepdims=True) / jnp.maximum(
@@ -149,17 +190,31 @@ def ttft_law(state: State, groups: Groups) -> TtftLaw:
     )
     kept = _kept(state.fluctuations, steps)[:, None, None]
     chunked = _beside_the_rest(chunked, kept, steps[:, None, None])
+    drawn = _drawn_while_prefilling_s(state, groups)[:, None]
+    # computed once each: XLA would compute them anew for every element of the arrays below
+    small = (slow, mixed, chunked, kept, drawn, excess, mean, state)
+    slow, mixed, chunked, kept, drawn, excess, mean, state = jax.lax.optimization_barrier(small)
     met = (state.stay_work_s - mean)[None, :, None] * slow + state.mix_s[None] * mixed
     met = met + (state.chunk_s - excess)[None] * chunked + excess[None] * kept
     window = state.base_s + jnp.maximum(mean + met, 0.0)
-    drawn = jnp.where(jnp.asarray(TAKEN)[None], 0.0, _drawn_while_prefilling_s(state, groups)[:, None])
-    own = groups.prefill_work_s[:, None] + drawn
+    drawn = jnp.where(jnp.asarray(TAKEN)[None], 0.0, drawn)
+    own = (g.prefill_work_s[:, None] + drawn)[:, :, None] + steps[:, None, None] * window
+    spread = g.prefill_work_spread_s[:, None, None] + g.prefill_steps_spread[:, None, None] * window
+    ranged = jnp.minimum(12.0**0.5 * spread, 2.0 * own)
+    among = state.weight[FULL] + 1e-30
+    among = (among / among.sum())[None]
+    middle = (own[:, FULL] * among).sum(1, keepdims=True)
+    variance = (((own[:, FULL] - middle) ** 2 + ranged[:, FULL] ** 2 / 12.0) * among).sum(1, keepdims=True)
+    apart = jnp.sqrt(variance + (_LEAST_WIDTH * middle) ** 2)
     return TtftLaw(
-        share=groups.prefill_share,
+        share=g.prefill_share,
         weight=state.weight,
-        begin_s=own[:, :, None] + low[:, None, None] * window,
-        width_s=state.steps_s[None] + (high - low)[:, None, None] * window,
+        rest_s=state.steps_s,
+        begin_s=own - 0.5 * ranged,
+        range_s=ranged,
         queue=state.queue,
+        behind_rest_s=(state.steps_s[FULL] * among[0]).sum(),
+        behind_s=middle + apart * jnp.asarray([[-1.0, 1.0]]),
     )
 
 
@@ -274,7 +329,7 @@ def _drawn_while_prefilling_s(state: State, groups: Groups) -> Float[Array, " gr
     """Prefill work of others that a request's own draws in before its last prefill step."""
     f, again = state.fluctuations, _again(state.fluctuations)
     gain = f.prefill_branching / (1.0 - f.prefill_branching)
-    steps = (groups.prefill_low + groups.prefill_high) / 2.0
+    steps = groups.prefill_steps
     later = jnp.maximum(steps - 1.0, 0.0)
     grown = later - again * (1.0 - again**later) / (1.0 - again)
     return groups.prefill_work_s / steps * gain * grown / state.engines

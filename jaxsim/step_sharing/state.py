@@ -31,8 +31,22 @@ SAFE_UTILIZATION = 0.9999
 
 _COUNT_X, _COUNT_W = (v / 2.0 for v in np.polynomial.legendre.leggauss(16))
 _COUNT_X = _COUNT_X + 0.5
-_MIX_Z, _MIX_W = np.polynomial.hermite_e.hermegauss(4)
-_MIX_W = _MIX_W / _MIX_W.sum()
+
+
+class _Nodes(NamedTuple):
+    """Gauss-Hermite nodes: standard normal scores and their weights, a row."""
+
+    score: np.ndarray
+    weight: np.ndarray
+
+    @classmethod
+    def of(cls, number: int) -> _Nodes:
+        score, weight = np.polynomial.hermite_e.hermegauss(number)
+        return cls(score[None], weight[None] / weight.sum())
+
+
+_WITHOUT, _BESIDE = _Nodes.of(2), _Nodes.of(6)
+"""Of the noise of a step without prefill, and with it: skewed and wide."""
 
 _MERGED = 2
 """Neighbouring numbers running that share a node of the step in progress; the law of the number itself has them all."""
@@ -305,17 +319,17 @@ def _noise(work: Array, none: Array, chunk_work: Array, chunk_variance: Array, m
     mean = chunk_work / some
     among = jnp.maximum((chunk_variance + chunk_work**2) / some - mean**2, 0.0)
     rest = jnp.maximum(work - chunk_work, full.TINY)
-    centre = jnp.stack([rest, rest + mean])
-    variance = jnp.stack([mix_variance, among + mix_variance])
-    around = _gamma_nodes(centre, variance) - centre[..., None]
-    of_chunks = jnp.stack([jnp.zeros_like(among), among / jnp.maximum(among + mix_variance, 1e-30)])[..., None]
-    shift = jnp.stack([-chunk_work, mean - chunk_work])[..., None]
-    shares = jnp.stack([1.0 - some, some])[..., None] * jnp.asarray(_MIX_W)[None, None]
-    mix, chunk, weight = (
-        jnp.moveaxis(part, 0, 1).reshape(work.shape[0], -1)
-        for part in (around * (1.0 - of_chunks), shift + around * of_chunks, shares)
+    without = _around(rest, mix_variance, _WITHOUT)
+    beside = _around(rest + mean, among + mix_variance, _BESIDE)
+    of_chunks = (among / jnp.maximum(among + mix_variance, 1e-30))[:, None]
+    shares = [(1.0 - some)[:, None] * _WITHOUT.weight, some[:, None] * _BESIDE.weight]
+    return _Noise(
+        mix=jnp.concatenate([without, beside * (1.0 - of_chunks)], axis=1),
+        chunk=jnp.concatenate(
+            [0.0 * without - chunk_work[:, None], (mean - chunk_work)[:, None] + beside * of_chunks], 1
+        ),
+        weight=jnp.concatenate(shares, axis=1),
     )
-    return _Noise(mix, chunk, weight)
 
 
 def _work_slope(m: Moments, f: Fluctuations) -> Scalar:
@@ -371,12 +385,11 @@ def _situations(*pairs: tuple[Float[Array, " counts"], Scalar]) -> Float[Array, 
     return jnp.concatenate([jnp.zeros_like(taken[:, None]), free, taken[:, None]], axis=1)
 
 
-def _gamma_nodes(mean: Array, variance: Array) -> Array:
-    """Values of gamma laws at Gauss-Hermite scores (Wilson and Hilferty 1931), one more axis; the mean is kept."""
-    shape = jnp.maximum(jnp.maximum(mean, full.TINY) ** 2 / jnp.maximum(variance, 1e-30), _LEAST_SHAPE)[..., None]
-    z, w = (jnp.asarray(v).reshape((1,) * mean.ndim + (-1,)) for v in (_MIX_Z, _MIX_W))
-    root = jnp.maximum(1.0 - 1.0 / (9.0 * shape) + z / (3.0 * jnp.sqrt(shape)), 0.05) ** 3
-    return mean[..., None] * root / (w * root).sum(-1, keepdims=True)
+def _around(mean: Array, variance: Array, nodes: _Nodes) -> Array:
+    """A gamma law less its mean, at its nodes on one more axis (Wilson and Hilferty 1931); the mean is kept."""
+    shape = jnp.maximum(jnp.maximum(mean, full.TINY) ** 2 / jnp.maximum(variance, 1e-30), _LEAST_SHAPE)[:, None]
+    root = jnp.maximum(1.0 - 1.0 / (9.0 * shape) + nodes.score / (3.0 * jnp.sqrt(shape)), 0.05) ** 3
+    return mean[:, None] * (root / (nodes.weight * root).sum(1, keepdims=True) - 1.0)
 
 
 def _met(load: Load, mean_s: Array, noise: _Noise) -> Array:

@@ -26,9 +26,13 @@ from jaxsim.step_sharing.response import Groups
 from jaxsim.workload import LengthTable, Workload
 
 Scalar = Float[Array, ""]
+PerRow = Float[Array, " rows"]
 
 NUM_KNOTS = 1024
 _EMPTY = 1e-12
+
+_KINDS = 10
+"""Masses of `_with_kernels`."""
 
 
 class SharingTable(eqx.Module):
@@ -37,9 +41,8 @@ class SharingTable(eqx.Module):
     Attributes:
         table: sums over single requests by total tokens: share, output tokens, `SINGLE`.
         shares: shares of requests, ascending, at which `masses` has its knots.
-        masses: sums up to each: masses on the grid, and of the groups.
+        masses: sums up to each: masses on the grid, with the kernels of pair sums applied to them, and of the groups.
         nodes: the grid.
-        prefill_low, prefill_high: range of prefill steps of each group.
         decode_steps, decode_prefill_steps: mean steps of each bin, in decode and in prefill.
     """
 
@@ -47,8 +50,6 @@ class SharingTable(eqx.Module):
     shares: Float[Array, " knots"]
     masses: Float[Array, "knots columns"]
     nodes: Float[Array, " nodes"]
-    prefill_low: Float[Array, " groups"]
-    prefill_high: Float[Array, " groups"]
     decode_steps: Float[Array, " bins"]
     decode_prefill_steps: Float[Array, " bins"]
 
@@ -78,21 +79,16 @@ def tabulate(workload: Workload, profile: Profile) -> SharingTable:
     held = physics.kv_blocks(inputs + outputs, profile.block_tokens) * profile.block_tokens
     single = [jnp.ones_like(outputs), outputs, *single_columns(requests, held)]
     nodes = grid.step_nodes(requests.steps.max())
-    prefill, low, high = groups.prefill_groups(inputs / profile.chunk_tokens)
+    prefill = groups.prefill_groups(inputs / profile.chunk_tokens)
     decode = groups.decode_bins(requests.decode_steps, inputs + outputs / 2.0, weight)
     ends = requests.ends
     on_grid = grid.spread(nodes, ends.ravel()).reshape((*ends.shape, -1))
-    own, chunk = requests.decode_step_s[:, None], requests.prefill_step_s[:, None]
+    prompt = requests.prefill_steps * requests.prefill_step_s
     columns = jnp.concatenate(
         [
             *(jnp.einsum("re,ren->rn", mass, on_grid) for mass in masses(requests, held)),
-            prefill,
-            prefill * (requests.prefill_steps * requests.prefill_step_s)[:, None],
-            decode,
-            decode * own,
-            decode * own**2,
-            decode * chunk,
-            decode * chunk**2,
+            *_share_and_squares(prefill, requests.prefill_steps, prompt),
+            *_share_and_squares(decode, requests.decode_step_s, requests.prefill_step_s),
         ],
         axis=1,
     )
@@ -101,13 +97,34 @@ def tabulate(workload: Workload, profile: Profile) -> SharingTable:
     return SharingTable(
         table=workload.tabulate(jnp.stack(single, axis=1)),
         shares=shares,
-        masses=sums,
+        masses=_with_kernels(nodes, sums),
         nodes=nodes,
-        prefill_low=low,
-        prefill_high=high,
         decode_steps=(weight * requests.decode_steps) @ decode / binned,
         decode_prefill_steps=(weight * requests.prefill_steps) @ decode / binned,
     )
+
+
+def _share_and_squares(member: Array, one: PerRow, other: PerRow) -> list[Float[Array, "rows groups"]]:
+    """Of the requests of each group: the share, and the sums of two figures and of their squares."""
+    figures = (one[:, None], other[:, None])
+    return [member, *(power for x in figures for power in (member * x, member * x**2))]
+
+
+def _with_kernels(nodes: Float[Array, " nodes"], sums: Float[Array, "knots columns"]) -> Float[Array, "knots more"]:
+    """Before the other columns, the masses and what the kernels make of them, `_KINDS` in all."""
+    size = len(Masses._fields) * nodes.shape[0]
+    parts = Masses(*jnp.moveaxis(sums[:, :size].reshape((sums.shape[0], len(Masses._fields), -1)), 1, 0))
+    psi, least = grid.psi_kernel(nodes).T, grid.min_kernel(nodes)
+    made = [
+        parts.running,
+        parts.working,
+        parts.pushing,
+        parts.both,
+        parts.held_pushing,
+        *(mass @ psi for mass in (parts.running, parts.working, parts.held_running)),
+        *(mass @ least for mass in (parts.running, parts.working)),
+    ]
+    return jnp.concatenate([*made, sums[:, size:]], axis=1)
 
 
 def _thinned(
@@ -156,33 +173,30 @@ def _of_means(
     table: SharingTable, sums: Float[Array, " statistics"], wide: Float[Array, " columns"]
 ) -> tuple[Moments, Groups]:
     nodes = table.nodes
-    size = len(Masses._fields) * nodes.shape[0]
-    running, working, pushing, both, held_running, held_pushing = wide[:size].reshape(len(Masses._fields), -1)
-    psi, least = grid.psi_kernel(nodes), grid.min_kernel(nodes)
-    by_running, by_working, by_held = (psi @ jnp.stack([running, working, held_running], axis=1)).T
+    size = _KINDS * nodes.shape[0]
+    parts = wide[:size].reshape(_KINDS, -1)
+    running, working, pushing, both, held_pushing, by_running, by_working, by_held, least_running, least_working = parts
     pairs = PairSums(
-        pushed_running=pushing @ by_running,
-        pushed_working=pushing @ by_working,
-        both_running=both @ by_running,
-        both_working=both @ by_working,
-        together=running @ least @ running,
-        working_together=working @ least @ working,
-        held_pushed_held=held_pushing @ by_held,
-        held_pushed_working=held_pushing @ by_working,
-        both_held=both @ by_held,
+        pushed_running=(pushing * by_running).sum(),
+        pushed_working=(pushing * by_working).sum(),
+        both_running=(both * by_running).sum(),
+        both_working=(both * by_working).sum(),
+        together=(running * least_running).sum(),
+        working_together=(working * least_working).sum(),
+        held_pushed_held=(held_pushing * by_held).sum(),
+        held_pushed_working=(held_pushing * by_working).sum(),
+        both_held=(both * by_held).sum(),
     )
-    single = dict(zip(SINGLE, sums[2:], strict=True))
-    moments = assemble(single, pairs, nodes, running)
-    rest = wide[size:]
-    sizes = (groups.NUM_PREFILL, 2 * groups.NUM_PREFILL)
-    prefill, prefill_work, decode = rest[: sizes[0]], rest[sizes[0] : sizes[1]], rest[sizes[1] :]
-    number, *totals = jnp.split(decode, 5)
-    own, own2, chunk, chunk2 = (total / jnp.maximum(number, _EMPTY) for total in totals)
+    moments = assemble(dict(zip(SINGLE, sums[2:], strict=True)), pairs, nodes, running)
+    prefill, decode = jnp.split(wide[size:], [5 * groups.NUM_PREFILL])
+    prompts, steps, steps2, prompt, prompt2 = _share_and_means(prefill)
+    number, own, own2, chunk, chunk2 = _share_and_means(decode)
     return moments, Groups(
-        prefill_share=prefill,
-        prefill_low=table.prefill_low,
-        prefill_high=table.prefill_high,
-        prefill_work_s=prefill_work / jnp.maximum(prefill, _EMPTY),
+        prefill_share=prompts,
+        prefill_steps=jnp.maximum(steps, 1.0),
+        prefill_steps_spread=_deviation(steps, steps2),
+        prefill_work_s=prompt,
+        prefill_work_spread_s=_deviation(prompt, prompt2),
         decode_share=number / jnp.maximum(number.sum(), _EMPTY),
         decode_steps=table.decode_steps,
         decode_work_s=own,
@@ -191,3 +205,14 @@ def _of_means(
         decode_chunk_s=chunk,
         decode_chunk_variance_s2=jnp.maximum(chunk2 - chunk**2, 0.0),
     )
+
+
+def _share_and_means(columns: Float[Array, " columns"]) -> tuple[Float[Array, " groups"], ...]:
+    """The share of each of some groups, and the means over its requests of what the other columns sum."""
+    share, *sums = jnp.split(columns, 5)
+    return share, *(total / jnp.maximum(share, _EMPTY) for total in sums)
+
+
+def _deviation(mean: Array, mean_square: Array) -> Array:
+    """Standard deviation, at least a ten-thousandth of the mean: with a gradient where all are alike."""
+    return jnp.sqrt(jnp.maximum(mean_square - mean**2, 1e-8 * mean**2 + 1e-30))

@@ -118,7 +118,7 @@ class QueueWait(eqx.Module):
         slopes = jnp.diff(self.scales_s) / jnp.diff(self.waits_s)
         bends = jnp.concatenate([slopes, jnp.zeros(1)]) - jnp.concatenate([jnp.zeros(1), slopes])
         past = jax.nn.relu(t[..., None] - self.waits_s.reshape((1,) * t.ndim + (-1,)))
-        return self.scales_s[0] + past @ bends
+        return self.scales_s[0] + (past * bends.reshape((1,) * t.ndim + (-1,))).sum(-1)
 
     def tail(self, t: Float[Array, "*times"]) -> Float[Array, "*times"]:
         """P(wait > t), t >= 0."""

@@ -25,6 +25,7 @@ from jaxsim.fit.report import StepFit
 from jaxsim.fit.steps import fit_steps
 from jaxsim.fit.table import StepTable
 from jaxsim.hf_config import model_from_table
+from jaxsim.kv_fit import GPU_MEMORY_UTILIZATION
 from jaxsim.model_spec import ModelSpec
 from jaxsim.profiles import Profile
 from jaxsim.roofline import roofline
@@ -101,7 +102,7 @@ def aiconfigurator_profile(
     cpu_time_s: float = 3e-3,
     max_num_seqs: float = 256,
     chunk_tokens: float = 2048,
-    gpu_memory_utilization: float = 0.9,
+    gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION,
     usd_per_gpu_hour: float | None = None,
     name: str | None = None,
 ) -> Profile:

@@ -24,6 +24,9 @@ from jaxsim.roofline_laws import full_length_sequences, kv_budget_bytes, kv_toke
 COMM_BUFFER_BYTES = {1: 0.0, 2: 358612992.0, 4: 411041792.0, 8: 411041792.0}
 """Memory of the communication library on each GPU by size of its group (aiconfigurator 0.12 systems, Apache-2.0)."""
 
+GPU_MEMORY_UTILIZATION = 0.9
+"""Share of the memory that an engine may use, unless said otherwise."""
+
 TP_CHOICES = (1, 2, 4, 8)
 ADVICE = "reduce max_ctx or add GPUs or quantise"
 
@@ -114,7 +117,7 @@ def layout(
     weight_dtype: str | None = None,
     weight_bits: float | None = None,
     kv_dtype: str = "bf16",
-    gpu_memory_utilization: float = 0.9,
+    gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION,
     comm_buffers: bool = True,
     activation_bytes: float = 0.0,
 ) -> Layout:
@@ -181,7 +184,7 @@ def kv_capacity(
     weight_dtype: str | None = None,
     weight_bits: float | None = None,
     kv_dtype: str = "bf16",
-    gpu_memory_utilization: float = 0.9,
+    gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION,
     comm_buffers: bool = True,
     activation_bytes: float = 0.0,
     block_tokens: int = 16,

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxsim._checks import invalid, require_non_negative, require_positive
 from jaxsim.catalogue import GpuSpec
-from jaxsim.kv_fit import Layout, capacity_of, layout
+from jaxsim.kv_fit import GPU_MEMORY_UTILIZATION, Layout, capacity_of, layout
 from jaxsim.model_spec import ModelSpec
 from jaxsim.physics import StepLaw
 from jaxsim.profiles import Profile
@@ -36,7 +36,7 @@ def roofline(
     weight_bits: float | None = None,
     kv_dtype: str = "bf16",
     compute_dtype: str | None = None,
-    gpu_memory_utilization: float = 0.9,
+    gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION,
     alpha_bw: float = 0.8,
     alpha_flops: float | None = None,
     attention_efficiency: float = ATTENTION_EFFICIENCY,

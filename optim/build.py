@@ -70,7 +70,7 @@ def plan_request(settings: Settings, *, used: tuple[str, ...] = ()) -> PlanReque
         raise ConfigError(_missing(settings, "slo.ttft_p99_ms", "it has no default: what P99 do your users need?"))
     if fleet.profiles is None:
         raise ConfigError(_missing(settings, "fleet.profiles", 'hardware to choose from, such as ["h100-80gb"]'))
-    workload = _workload(settings)
+    workload = workload_of(settings)
     rate = _rate(settings, workload)
     profiles = tuple(_profile(settings, "fleet.profiles", name) for name in fleet.profiles)
     with settings.naming("workload", "slo", "fleet"):
@@ -176,7 +176,7 @@ def fleet_request(settings: Settings, *, routers: bool = False) -> FleetRequest:
     profiles = [_profile(settings, f"fleet.pools[{k}].profile", pool.profile) for k, pool in enumerate(fleet.pools)]
     with settings.naming("workload", "slo", "fleet"):
         design = FleetDesign.of(profiles, [float(p.replicas) for p in fleet.pools], upper, max_context=contexts)
-    whole = _workload(settings)
+    whole = workload_of(settings)
     policy = fleet.long_requests or LONG_REQUESTS
     workload = whole.limited(upper[-1], policy)
     model = fleet.model or MODEL
@@ -246,7 +246,12 @@ def _ranges(settings: Settings, pools: list[PoolTable]) -> tuple[list[float], li
     return contexts, upper
 
 
-def _workload(settings: Settings) -> Workload:
+def workload_of(settings: Settings) -> Workload:
+    """The workload that a plan file and flags name, whole.
+
+    Raises:
+        ConfigError: none or several are named, or it cannot be read.
+    """
     table = settings.tables.workload
     given = [name for name in ("name", "trace", "cdf") if getattr(table, name) is not None]
     place = settings.where("workload")

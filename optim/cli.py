@@ -12,6 +12,7 @@ import typer
 from optim.commands.compare_routers import compare_routers
 from optim.commands.cost import cost
 from optim.commands.disagg import disagg
+from optim.commands.export import export
 from optim.commands.fit import fit
 from optim.commands.pareto import pareto
 from optim.commands.plan import plan
@@ -45,6 +46,7 @@ COMMANDS = (
     disagg,
     power,
     cost,
+    export,
     compare_routers,
     fit,
     trace,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float
 
 from jaxsim.workload import Workload
 from optim.rate_sizes import RATES_AT_ONCE, sizes_at_rates
@@ -16,6 +17,8 @@ _RATES = RATES_AT_ONCE
 _REACH = 1e4
 """Times the rate given that are looked at, up and down."""
 _PRECISION = 1e-9
+_ENOUGH = 1e-4
+"""Relative precision of `due_rates`, of which there are many."""
 _MOST_PASSES = 12
 
 
@@ -68,8 +71,38 @@ def headroom(point: Point, workload: Workload, *, model: str) -> Headroom:
     return Headroom(rate, due, tuple(int(n) for n in now), tuple(float(v) for v in prices))
 
 
+def due_rates(
+    point: Point, workload: Workload, counts: Sequence[int], *, model: str
+) -> Float[np.ndarray, "counts pools"]:
+    """Of each pool with each of these numbers of replicas, the highest rate of the fleet at which they suffice.
+
+    Args:
+        point: hardware, thresholds and objectives; its rate is where the search begins, its replicas do not matter.
+        workload: joint lengths alone (`optim.figures.lengths_alone`).
+        counts: replicas, whole.
+        model: "step" or "kimura".
+
+    Returns:
+        Requests per second of the whole fleet, within `_ENOUGH` of the exact rate and never above it; inf and 0 as in
+        `Headroom.due_rate`.
+    """
+
+    def required(rates: np.ndarray) -> np.ndarray:
+        return sizes_at_rates(point, workload, rates, model=model).replicas
+
+    first = float(point.rate) * np.geomspace(1.0 / _REACH, _REACH, _RATES)
+    sized = required(first)
+    pools = range(sized.shape[1])
+    return np.array([[_due(required, first, sized, p, float(n), _ENOUGH) for p in pools] for n in counts])
+
+
 def _due(
-    required: Callable[[np.ndarray], np.ndarray], rates: np.ndarray, sized: np.ndarray, pool: int, replicas: float
+    required: Callable[[np.ndarray], np.ndarray],
+    rates: np.ndarray,
+    sized: np.ndarray,
+    pool: int,
+    replicas: float,
+    precision: float = _PRECISION,
 ) -> float:
     """The rate up to which `replicas` suffice; whole sizes do not fall as the rate rises."""
     low = 0.0
@@ -81,7 +114,7 @@ def _due(
         if at == 0:
             return 0.0
         low, high = float(rates[at - 1]), float(rates[at])
-        if high - low <= _PRECISION * high:
+        if high - low <= precision * high:
             break
         rates = np.linspace(low, high, _RATES)
         sized = required(rates)

@@ -45,6 +45,7 @@ def plan(
 ) -> None:
     """Find the cheapest fleet that meets the SLO, and check it by simulation.
 
+    `fleetgrad export` turns the plan.json of --out into what is deployed.
     Exit status: 0 plan found and verified, 2 bad input, 3 infeasible, 4 the simulator said no to every candidate.
     """
     flags = common.flags(locals())

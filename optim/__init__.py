@@ -3,6 +3,7 @@
 from optim.demand import RateProfile
 from optim.pareto import ParetoFront, ParetoPoint, pareto
 from optim.plan import Plan, PlanStatus, plan
+from optim.power_terms import PowerTerms, Prices
 from optim.problem import SLO, PlanProblem
 from optim.robust import Robust, RobustStatus, robust
 from optim.schedule import DaySchedule, schedule
@@ -19,6 +20,8 @@ __all__ = [
     "Plan",
     "PlanProblem",
     "PlanStatus",
+    "PowerTerms",
+    "Prices",
     "RateProfile",
     "Robust",
     "RobustStatus",

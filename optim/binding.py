@@ -18,22 +18,27 @@ class Binding(Enum):
     THROUGHPUT = "the load would exceed the capacity at full batch"
     UTILIZATION_CAP = "utilisation would exceed the reference model's cap of 0.85"
     REFERENCE_MINIMUM = "the reference model keeps one replica more than the load"
+    POWER = "more power would be drawn, or the budget on it exceeded"
     ONE_REPLICA = "one replica is the least there is"
 
 
-def binding(case: Case, replicas: np.ndarray, upper: np.ndarray, *, model: str) -> tuple[Binding, ...]:
-    """What keeps each pool from having one replica less."""
+def binding(
+    case: Case, replicas: np.ndarray, upper: np.ndarray, *, model: str, powered: bool = False
+) -> tuple[Binding, ...]:
+    """What keeps each pool from having one replica less; where power counts that may be power alone."""
     fewer = np.maximum(replicas - 1.0, 0.5)
     found = margins(case, upper[None], fewer[None], model=model)
     return tuple(
-        _binding(float(number), found.excess[0, p], float(found.utilization[0, p]), model)
+        _binding(float(number), found.excess[0, p], float(found.utilization[0, p]), model, powered)
         for p, number in enumerate(replicas)
     )
 
 
-def _binding(replicas: float, over: np.ndarray, utilization: float, model: str) -> Binding:
+def _binding(replicas: float, over: np.ndarray, utilization: float, model: str, powered: bool) -> Binding:
     if replicas <= 1.0:
         return Binding.ONE_REPLICA
+    if powered and utilization < 1.0 and over.max() <= 0:
+        return Binding.POWER
     if utilization >= 1.0 or over.max() <= 0:
         return Binding.THROUGHPUT
     return Binding[CONSTRAINTS[model][int(over.argmax())].upper()]

@@ -15,11 +15,13 @@ from jaxsim.profiles import Profile
 from jaxsim.workload import Workload
 from optim.config import FLAGS, ConfigError, Settings
 from optim.inputs import Input, Inputs
-from optim.plan_file import OWN, SIMULATOR, PoolTable, Table
+from optim.plan_file import OWN, SIMULATOR, PoolTable
+from optim.power_settings import power_terms
 from optim.problem import SLO, PlanProblem
 from optim.profile_file import find_profile
 from optim.rule_tables import transfer_link
 from optim.rules import Rules, own_rate, simulator_rules
+from optim.table_types import Table
 
 MAX_POOLS = 2
 LONG_REQUESTS = "reject"
@@ -55,12 +57,13 @@ class FleetRequest:
     notes: tuple[str, ...] = ()
 
 
-def plan_request(settings: Settings, *, used: tuple[str, ...] = ()) -> PlanRequest:
+def plan_request(settings: Settings, *, used: tuple[str, ...] = (), power: bool = False) -> PlanRequest:
     """The problem that a plan file and flags describe.
 
     Args:
         settings: the file with the flags laid over it.
         used: tables that the caller reads itself, so that no note calls them unused.
+        power: whether the table of power is part of the problem.
 
     Raises:
         ConfigError: something required is missing, or a value is out of its domain.
@@ -73,6 +76,8 @@ def plan_request(settings: Settings, *, used: tuple[str, ...] = ()) -> PlanReque
     workload = workload_of(settings)
     rate = _rate(settings, workload)
     profiles = tuple(_profile(settings, "fleet.profiles", name) for name in fleet.profiles)
+    of_power: Inputs = {}
+    terms, notes = power_terms(settings, profiles, fleet.model or MODEL, of_power) if power else (None, ())
     with settings.naming("workload", "slo", "fleet"):
         problem = PlanProblem(
             workload=workload,
@@ -84,6 +89,7 @@ def plan_request(settings: Settings, *, used: tuple[str, ...] = ()) -> PlanReque
             long_requests=fleet.long_requests or LONG_REQUESTS,
             model=fleet.model or MODEL,
             max_gpus=fleet.max_gpus,
+            power=terms,
         )
     inputs = {
         **_load_inputs(settings, workload, rate),
@@ -96,8 +102,9 @@ def plan_request(settings: Settings, *, used: tuple[str, ...] = ()) -> PlanReque
         "long_requests": Input(problem.long_requests, settings.source("fleet.long_requests")),
         "model": Input(problem.model, settings.source("fleet.model")),
         "max_gpus": Input(problem.max_gpus, settings.source("fleet.max_gpus", "default: no cap")),
+        **of_power,
     }
-    return PlanRequest(problem, inputs, _unused_to_plan(settings, used))
+    return PlanRequest(problem, inputs, (*_unused_to_plan(settings, (*used, "power") if power else used), *notes))
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,11 @@ from enum import Enum
 import numpy as np
 
 from jaxsim.profiles import Profile
+from jaxsim.units import SECONDS_PER_HOUR, TOKENS_PER_MILLION
 from optim.cases import Case, Choice, case_metrics
+from optim.power_terms import GPUS_ALONE
 from optim.problem import PlanProblem
+from optim.search import Certificate, Proposal
 
 
 class Infeasible(Enum):
@@ -19,6 +22,7 @@ class Infeasible(Enum):
     STEP = "a single step exceeds the TPOT objective"
     KV_CACHE = "a request exceeds the KV cache of one replica"
     GPU_CAP = "the cap on GPUs is too low"
+    POWER = "the budget on power is too low"
     SPLIT = "no split of the requests meets the objectives in every pool"
 
 
@@ -42,6 +46,26 @@ def infeasible(problem: PlanProblem, choices: tuple[Choice, ...]) -> tuple[Reaso
             return ()
         found.append(reason)
     return tuple(found)
+
+
+def over_budget(problem: PlanProblem, least: Proposal, proof: Certificate) -> Reason:
+    """What the fleet of least power draws, against the tighter of the budgets."""
+    assert problem.power is not None and least.kilowatts is not None
+    terms, hourly = problem.power, problem.output_tokens_per_s * SECONDS_PER_HOUR / TOKENS_PER_MILLION
+    draws, budget = f"{least.kilowatts:.4g} kW", f"max_kw of {terms.max_kw or 0.0:g} kW"
+    if terms.max_kw is None or terms.max_kw > terms.budget_kw(hourly * TOKENS_PER_MILLION):
+        draws += f", {least.kilowatts / hourly:.4g} kWh per million output tokens"
+        budget = f"max_kwh_per_million_tokens of {terms.max_kwh_per_million_tokens:g} kWh"
+    where = "at the GPUs" if terms.prices.pue == GPUS_ALONE else f"with a PUE of {terms.prices.pue:g}"
+    engines = " + ".join(
+        f"{n:.0f} x {name}" for n, name in zip(least.design.replicas, least.design.profile.name, strict=True)
+    )
+    return Reason(
+        Infeasible.POWER,
+        f"the least power found is {draws} {where} ({engines}; by the model no fleet of these profiles draws less than "
+        f"{proof.lower_bound:.4g} kW), above the budget {budget}; raise it, relax the SLO, lower the rate or offer "
+        "GPUs that serve more tokens per joule",
+    )
 
 
 def _misfit(problem: PlanProblem, profile: Profile) -> Reason:

@@ -20,6 +20,7 @@ from jaxsim.units import HOURS_PER_YEAR, MS_PER_S
 from jaxsim.validity import REGIONS, validity
 from jaxsim.workload import Workload
 from optim.build import PlanRequest
+from optim.energy_entries import certificate_entry, plan_power_entry
 from optim.inputs import Inputs
 from optim.pareto import ParetoFront, ParetoPoint
 from optim.plan import Plan, Round
@@ -78,11 +79,9 @@ def plan_document(plan: Plan, request: PlanRequest, inputs: Inputs) -> Document:
         doc["analytic"] = analytic_entry(plan.analytic)
     doc["verification"] = None if plan.verification is None else verification_entry(plan.verification)
     if (proof := plan.certificate) is not None:
-        doc["certificate"] = {
-            "lower_bound_usd_per_hour": proof.lower_bound_usd_per_hour,
-            "gap": proof.gap,
-            "method": proof.method,
-        }
+        doc["certificate"] = certificate_entry(proof)
+    if plan.power is not None:
+        doc["power"] = plan_power_entry(plan.power)
     doc["binding_constraint"] = binding_constraint(plan)
     doc["reasons"] = [{"kind": reason.kind, "text": reason.text} for reason in plan.reasons]
     if (slopes := plan.sensitivities) is not None:
@@ -265,7 +264,9 @@ def _round(each: Round) -> Document:
     return {
         "design": design_entry(each.proposal.design),
         "cost_usd_per_hour": each.proposal.usd_per_hour,
-        "correction": {"ttft": each.correction.ttft, "tpot": each.correction.tpot},
+        "kilowatts": each.proposal.kilowatts,
+        "simulated_kilowatts": each.kilowatts,
+        "correction": {"ttft": each.correction.ttft, "tpot": each.correction.tpot, "power": each.correction.power},
         "verification": None
         if found is None
         else {
@@ -300,11 +301,12 @@ def profiles_document(profiles: Sequence[Profile], workloads: Sequence[Document]
 
 
 def pareto_document(front: ParetoFront, request: PlanRequest, inputs: Inputs) -> Document:
-    """Every design of the sweep; `recommended` is the cheapest non-dominated one that meets the SLO."""
+    """Every design of the sweep; `recommended` is the best non-dominated one within the SLO and the budget on power."""
     points = [point_entry(point) for point in front.points]
     at = front.recommended
     status = "infeasible" if at is None else "ok"
     doc = document("pareto", status, model=request.problem.model, inputs=input_entries(inputs), points=points)
+    doc["axes"] = list(front.axes)
     doc["recommended"] = None if at is None else points[at]
     doc["recommended_index"] = at
     doc["workload"] = workload_entry(request.problem.workload, request.problem.rejected_share)
@@ -315,12 +317,18 @@ def pareto_document(front: ParetoFront, request: PlanRequest, inputs: Inputs) ->
 
 def point_entry(point: ParetoPoint) -> Document:
     """One design of a sweep."""
+    power = {
+        "kilowatts": point.kilowatts,
+        "kwh_per_million_tokens": point.kwh_per_million_tokens,
+        "within_budget": point.within_budget,
+    }
     return {
         "design": design_entry(point.design),
         "cost_usd_per_hour": point.usd_per_hour,
         "ttft_p99_ms": float(point.analytic.ttft_p99_s) * MS_PER_S,
         "tpot_p99_ms": float(point.analytic.tpot_p99_s) * MS_PER_S,
         "utilization": float(point.analytic.utilization),
+        **({} if point.kilowatts is None else power),
         "threshold_tokens": point.threshold,
         "slo_met": point.slo_met,
         "dominated": point.dominated,

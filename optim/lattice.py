@@ -14,7 +14,9 @@ their tokens, so the bound loses about two cells of load for each threshold.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 import jax
@@ -25,12 +27,15 @@ from jaxtyping import Array, Float
 from jaxsim.evaluate import pool_demand
 from optim._compile import program
 from optim.cases import Case, beyond_cache, in_batches
+from optim.lattice_power import Point, Weighted, dual_bound, power_tables, within_budget
+from optim.power_terms import Aim
 from optim.sizing import Targets, required_replicas, whole_replicas
 
 NODES = {1: 1, 2: 192, 3: 96, 4: 64, 5: 48, 6: 40}
 """Cells of the lattice by the number of pools: middle pools need every pair of nodes."""
 
 _BATCH = 512
+_CHEAPEST = Aim()
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,8 @@ class Path:
         used: which pools are not.
         replicas: whole numbers.
         usd_per_hour: in whole replicas.
+        value: what is to be least; dollars per hour unless power has a say.
+        kilowatts: at the meter, where power counts.
     """
 
     hardware: tuple[int, ...]
@@ -50,6 +57,8 @@ class Path:
     used: tuple[bool, ...]
     replicas: np.ndarray
     usd_per_hour: float
+    value: float
+    kilowatts: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -57,14 +66,14 @@ class Lattice:
     """What the lattice says.
 
     Attributes:
-        paths: the cheapest fleet of each choice of hardware, cheapest first; choices that differ only in empty pools
-            are one. Empty where no fleet on the lattice is feasible.
-        bound_usd_per_hour: no fleet costs less; inf where none is feasible.
+        paths: the best fleet of each choice of hardware, best first, those above the budget on power last; choices
+            that differ only in empty pools are one. Empty where no fleet on the lattice is feasible.
+        bound: no fleet is below it in what is to be least; inf where none is feasible.
         nodes: number of nodes.
     """
 
     paths: tuple[Path, ...]
-    bound_usd_per_hour: float
+    bound: float
     nodes: int
 
 
@@ -112,23 +121,68 @@ def interval_sizes(case: Case, nodes: np.ndarray, pairs: np.ndarray, targets: Ta
     return np.where(feasible, whole_replicas(size), np.inf)
 
 
-def lattice(hardware: list[Case], targets: list[Targets], *, model: str, cells: int | None = None) -> Lattice:
-    """The cheapest fleet of each choice of hardware on the lattice, and a bound for all fleets.
+def lattice(
+    hardware: list[Case], targets: list[Targets], *, model: str, cells: int | None = None, aim: Aim = _CHEAPEST
+) -> Lattice:
+    """The best fleet of each choice of hardware on the lattice, and a bound for all fleets.
 
     Args:
         hardware: one case a profile, of one pool; equal in everything else.
         targets: of each pool allowed, in order of length.
         model: "step" or "kimura".
         cells: of the lattice; left out, by the number of pools.
+        aim: what is to be least, and the budget on power; its laws are along the hardware.
     """
     num_pools = len(targets)
     nodes = nodes_of(hardware[0], NODES[num_pools] if cells is None else cells)
     sizes = _sizes(hardware, targets, nodes, model=model)
+    if aim.powered:
+        return _powered(hardware, sizes, nodes, aim)
     prices = np.array([float(np.asarray(case.profile.usd_per_hour)[0]) for case in hardware])
     costs = prices[None, :, None, None] * sizes
     costs = np.where(np.isfinite(sizes), costs, np.inf)  # free replicas do not make the impossible possible
     paths = [_path(sizes, costs, choice, nodes) for choice in product(range(len(hardware)), repeat=num_pools)]
-    return Lattice(_unlike(paths), _bound(costs), len(nodes))
+    return Lattice(_unlike(paths, aim), _bound(costs), len(nodes))
+
+
+def _powered(hardware: list[Case], sizes: np.ndarray, nodes: np.ndarray, aim: Aim) -> Lattice:
+    """The same where the power of each size counts."""
+    tables = power_tables(hardware, aim.power, sizes, nodes)
+    known: dict[tuple[float, float], Weighted] = {}
+
+    def weighted(usd: float, kw: float) -> Weighted:
+        if (usd, kw) not in known:
+            known.clear()  # they are large, and asked for again at once or never
+            known[usd, kw] = tables.weighted(usd, kw)
+        return known[usd, kw]
+
+    def found(choice: tuple[int, ...], usd: float, kw: float) -> Point[Path]:
+        best = weighted(usd, kw)
+        path = _path(best.replicas, best.value, choice, nodes)
+        used = np.isfinite(path.value)
+        kilowatts = float(_along(best.kilowatts, path, nodes).sum()) if used else np.inf
+        dollars = float(path.replicas @ tables.usd_per_replica[list(choice)]) if used else np.inf
+        path = replace(path, usd_per_hour=dollars, value=float(aim.value(dollars, kilowatts)), kilowatts=kilowatts)
+        return Point(path.value, kilowatts, path)
+
+    paths, prices = [], []
+    for choice in product(range(len(hardware)), repeat=len(sizes)):
+        point, price = within_budget(partial(found, choice), aim)
+        paths.append(point.path)
+        prices += [price] if 0.0 < price < np.inf else []
+    ranked = _unlike(paths, aim)
+    if not ranked or ranked[0].kilowatts > aim.max_kw:
+        return Lattice(ranked, _bound(weighted(aim.usd, aim.kw).bound), len(nodes))  # between nodes there may be
+    first = max([*prices, ranked[0].value / aim.max_kw])
+    bound = dual_bound(lambda usd, kw: _bound(weighted(usd, kw).bound), aim, first)
+    return Lattice(ranked, bound, len(nodes))
+
+
+def _along(table: np.ndarray, path: Path, nodes: np.ndarray) -> np.ndarray:
+    """A table's entries of the intervals of a path."""
+    ends = np.searchsorted(nodes, path.upper_tokens)
+    steps = zip(path.hardware, [0, *ends[:-1]], ends, strict=True)
+    return np.array([table[pool, p, low, high] for pool, (p, low, high) in enumerate(steps)])
 
 
 def _sizes(hardware: list[Case], targets: list[Targets], nodes: np.ndarray, *, model: str) -> np.ndarray:
@@ -171,13 +225,15 @@ def _path(sizes: np.ndarray, costs: np.ndarray, choice: tuple[int, ...], nodes: 
     ends = ends[::-1]
     steps = zip(choice, [0, *ends[:-1]], ends, strict=True)
     replicas = np.array([sizes[pool, p, low, high] for pool, (p, low, high) in enumerate(steps)])
-    return Path(choice, nodes[ends], tuple((np.diff([0, *ends]) > 0).tolist()), replicas, float(value[-1]))
+    return Path(
+        choice, nodes[ends], tuple((np.diff([0, *ends]) > 0).tolist()), replicas, float(value[-1]), float(value[-1])
+    )
 
 
-def _unlike(paths: list[Path]) -> tuple[Path, ...]:
-    """The feasible ones, cheapest first; of those that differ only in the hardware of empty pools, one."""
+def _unlike(paths: list[Path], aim: Aim) -> tuple[Path, ...]:
+    """The feasible ones, best first; of those that differ only in the hardware of empty pools, one."""
     found: dict[tuple[tuple[int, float], ...], Path] = {}
-    for path in sorted(paths, key=lambda path: path.usd_per_hour):
+    for path in sorted(paths, key=lambda path: (path.kilowatts > aim.max_kw, path.value)):
         pools = zip(path.hardware, path.upper_tokens.tolist(), path.used, strict=True)
         key = tuple((p, high) for p, high, there in pools if there)
         if np.isfinite(path.usd_per_hour):

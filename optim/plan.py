@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -17,7 +17,8 @@ from jaxsim.evaluate import Metrics
 from jaxsim.fleet import FleetDesign
 from optim.binding import Binding, binding
 from optim.cases import margins, sized_designs
-from optim.diagnose import Infeasible, Reason, infeasible
+from optim.diagnose import Infeasible, Reason, infeasible, over_budget
+from optim.plan_power import PlanPower, plan_power, simulated_kilowatts
 from optim.problem import PlanProblem
 from optim.search import Certificate, Proposal, Search
 from optim.sensitivity import Sensitivities, sensitivities
@@ -26,6 +27,8 @@ from optim.verify import Correction, Verification, verify
 MAX_ROUNDS = 8
 BISECTIONS = 6
 PRECISION = 0.03
+NEAR = 0.02
+"""Gap to the bound, and gain of a next try over the best so far, that power is not known well enough to look beyond."""
 
 Progress = Callable[[str], None]
 
@@ -47,13 +50,17 @@ class Round:
         correction: of the model, used for the proposal.
         proposal: what was proposed.
         verification: what the simulator said; None where it was not asked.
-        certificate: bound on the cost by the model as corrected after the verification.
+        certificate: bound on what is to be least by the model as corrected after the verification.
+        kilowatts: mean power at the meter that the simulator found; None where it was not asked, or not for power.
+        met: whether the simulator said yes: to the SLO, and to a budget on power.
     """
 
     correction: Correction
     proposal: Proposal
     verification: Verification | None
     certificate: Certificate
+    kilowatts: float | None = None
+    met: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,7 @@ class Plan:
         binding: what keeps each pool from having one replica less.
         reasons: why there is no plan.
         rounds: all tries, in order.
+        power: of the fleet; None where the problem says nothing of power.
     """
 
     status: PlanStatus
@@ -81,6 +89,7 @@ class Plan:
     binding: tuple[Binding, ...] = ()
     reasons: tuple[Reason, ...] = ()
     rounds: tuple[Round, ...] = ()
+    power: PlanPower | None = None
 
 
 def plan(
@@ -91,7 +100,7 @@ def plan(
     simulate: bool = True,
     progress: Progress = lambda _: None,
 ) -> Plan:
-    """The cheapest fleet that meets the SLO, checked by the simulator.
+    """The cheapest fleet that meets the SLO, or the least in what the problem's power terms say, checked by simulation.
 
     Args:
         problem: what to serve, and with what.
@@ -111,7 +120,7 @@ def plan(
             threads.submit(des.prepare)
         rounds = tuple(_rounds(search, seed, precision, simulate, progress))
     if not rounds:
-        reasons = infeasible(problem, search.single) or (_no_split(),)
+        reasons = infeasible(problem, search.single) or _over_budget(problem) or (_no_split(),)
         return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=reasons)
     if (cap := _over_cap(problem, rounds[0].proposal)) is not None:
         return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=(cap,), rounds=rounds)
@@ -130,28 +139,40 @@ def _rounds(
     correction = Correction.none(problem.max_pools)
     tried: dict[tuple[object, ...], bool] = {}
     bracket = _Bracket(failed=None, met=None)
+    near, best = (NEAR if problem.aim.kw > 0.0 else 0.0), np.inf
     for number in range(1, MAX_ROUNDS + 1):
         progress(f"round {number}: searching thresholds and sizes")
         if (fresh := _fresh(search, correction, bracket, tried)) is None:
             return
         used, proposal = fresh
         over_cap = _over_cap(problem, proposal) is not None
+        if near > 0.0 and proposal.value > (1.0 - near) * best:
+            return
         if over_cap and number > 1:
             return  # the last refusal stands: what might satisfy the simulator is above the cap
         if over_cap or not simulate:
-            yield Round(used, proposal, None, search.certificate(used, proposal.usd_per_hour))
+            yield Round(used, proposal, None, search.certificate(used, proposal.value))
             return
         progress(f"round {number}: simulating {_words(proposal.design)}")
         verdict = verify(proposal.design, problem, analytic=proposal.analytic, seed=seed, precision=precision)
-        tried[_key(proposal.design)] = verdict.slo_met
-        bracket = bracket._replace(met=used) if verdict.slo_met else bracket._replace(failed=used)
+        kilowatts, most = _simulated_kilowatts(proposal, problem, verdict), problem.aim.max_kw
+        met = verdict.slo_met and (kilowatts is None or bool(kilowatts <= most))
+        tried[_key(proposal.design)] = met
+        bracket = bracket._replace(met=used) if met else bracket._replace(failed=used)
         idle = search.idle(proposal).pools
         correction = used.updated(proposal.pools, verdict, proposal.analytic.pools, idle)
+        if kilowatts is not None and proposal.kilowatts is not None and most < np.inf:
+            correction = replace(correction, power=float(kilowatts / proposal.kilowatts))
         progress(f"round {number}: proving a bound")
-        proof = search.certificate(correction, proposal.usd_per_hour)
-        yield Round(used, proposal, verdict, proof)
-        if verdict.slo_met and proof.gap <= 0.0:
+        proof = search.certificate(correction, proposal.value)
+        yield Round(used, proposal, verdict, proof, kilowatts, met)
+        best = min(best, proposal.value) if met else best
+        if met and proof.gap <= near:
             return
+
+
+def _simulated_kilowatts(proposal: Proposal, problem: PlanProblem, verdict: Verification) -> float | None:
+    return None if problem.power is None else simulated_kilowatts(proposal.design, problem.power, verdict.result)
 
 
 def _warm_up(search: Search) -> None:
@@ -196,12 +217,13 @@ def _fresh(
 
 
 def _conclude(problem: PlanProblem, seed: int, rounds: tuple[Round, ...], simulate: bool) -> Plan:
-    """The cheapest verified design; without one, the last that was tried."""
-    met = [r for r in rounds if r.verification is not None and r.verification.slo_met]
-    chosen = min(met, key=lambda r: r.proposal.usd_per_hour) if met else rounds[-1]
+    """The best verified design; without one, the last that was tried."""
+    met = [r for r in rounds if r.met]
+    chosen = min(met, key=lambda r: r.proposal.value) if met else rounds[-1]
     proposal = chosen.proposal
     padded = proposal.padded
-    bound = binding(proposal.case, np.asarray(padded.replicas), np.asarray(padded.upper_tokens), model=problem.model)
+    replicas, upper = np.asarray(padded.replicas), np.asarray(padded.upper_tokens)
+    bound = binding(proposal.case, replicas, upper, model=problem.model, powered=problem.aim.powered)
     slopes = sensitivities(proposal.case, padded, model=problem.model)
     return Plan(
         status=PlanStatus.VERIFIED if met else PlanStatus.REFUSED if simulate else PlanStatus.UNVERIFIED,
@@ -215,7 +237,19 @@ def _conclude(problem: PlanProblem, seed: int, rounds: tuple[Round, ...], simula
         sensitivities=slopes.of_pools(proposal.pools),
         binding=tuple(bound[p] for p in proposal.pools),
         rounds=rounds,
+        power=plan_power(proposal, problem, None if chosen.verification is None else chosen.verification.result),
     )
+
+
+def _over_budget(problem: PlanProblem) -> tuple[Reason, ...]:
+    """What the fleet of least power draws, where a budget on power is all that is in the way."""
+    if problem.power is None or not np.isfinite(problem.aim.max_kw):
+        return ()
+    free = replace(problem.power, minimize="energy", max_kw=None, max_kwh_per_million_tokens=None)
+    search = Search(replace(problem, power=free))
+    start = Correction.none(problem.max_pools)
+    least = search.propose(start)
+    return () if least is None else (over_budget(problem, least, search.certificate(start, least.value)),)
 
 
 def _over_cap(problem: PlanProblem, proposal: Proposal) -> Reason | None:
@@ -223,8 +257,8 @@ def _over_cap(problem: PlanProblem, proposal: Proposal) -> Reason | None:
         return None
     return Reason(
         Infeasible.GPU_CAP,
-        f"the least-cost fleet needs {proposal.gpus:.0f} GPUs, above the cap of {problem.max_gpus}; raise max_gpus, "
-        "relax the SLO or lower the rate",
+        f"the {'least-cost' if problem.aim.kw == 0.0 else 'best'} fleet needs {proposal.gpus:.0f} GPUs, above the cap "
+        f"of {problem.max_gpus}; raise max_gpus, relax the SLO or lower the rate",
     )
 
 

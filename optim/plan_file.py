@@ -1,7 +1,8 @@
 """The tables of a plan file: every key, its domain and what it means.
 
-`[workload]`, `[slo]` and `[fleet]` are for every command, `[power]` for `fleetgrad power` and `schedule`, `[demand]`,
-`[scaling]` and `[defer]` for `schedule`, `[uncertainty]` for `robust`; the others are rules of the simulator.
+`[workload]`, `[slo]` and `[fleet]` are for every command, `[power]` for `fleetgrad plan`, `pareto`, `power` and
+`schedule`, `[demand]`, `[scaling]` and `[defer]` for `schedule`, `[uncertainty]` for `robust`; the others are rules of
+the simulator.
 """
 
 from __future__ import annotations
@@ -9,20 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Tokens = Annotated[float, Field(ge=2, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-Text = Annotated[str, Field(min_length=1)]
-
-
-class Table(BaseModel):
-    """A table whose keys and types are exactly these."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
+from optim.power_tables import PowerLawRow, PowerTable
+from optim.table_types import Count, NonNegative, Positive, Share, Table, Text, Tokens
 
 
 class WorkloadTable(Table):
@@ -176,33 +167,6 @@ class ScheduleRow(Table):
     replicas: Annotated[int, Field(ge=0)] = Field(description="from then on; at most the pool's own")
     startup_s: NonNegative | None = Field(
         None, description="until a new replica takes requests; one value for all rows; default 0"
-    )
-
-
-class PowerLawRow(Table):
-    """Power of one GPU running n requests: idle + (nominal - idle) / (1 + exp(-steepness (log2 n - log2_midpoint)))."""
-
-    gpu: Text = Field(description="as the profiles name it, such as h200-sxm")
-    idle_w: NonNegative = Field(description="watts with nothing running")
-    nominal_w: Positive = Field(description="watts of an endless batch; above idle_w")
-    steepness: Positive = Field(description="k, per doubling of the batch; the published H100's is 1.0")
-    log2_midpoint: Annotated[float, Field(allow_inf_nan=False)] = Field(
-        description="x0, log2 of the batch half-way up; the published H100's is 4.2"
-    )
-
-
-class PowerTable(Table):
-    """Power and what it costs (`fleetgrad power`, `fleetgrad schedule`)."""
-
-    pue: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = Field(
-        None, description="power of the building over that of its GPUs; left out, the GPUs' alone"
-    )
-    usd_per_kwh: Positive | None = Field(None, description="price of electricity; left out, nothing is priced")
-    kg_co2_per_kwh: NonNegative | None = Field(
-        None, description="carbon intensity of the grid; left out, no emissions are given"
-    )
-    laws: list[PowerLawRow] | None = Field(
-        None, min_length=1, description="of your GPUs; left out, the published constants (H100, A100, A10G)"
     )
 
 
@@ -362,7 +326,7 @@ ROWS: dict[str, type[Table]] = {
 """Tables within tables."""
 
 OWN = {
-    "power": "power` and `schedule",
+    "power": "plan`, `pareto`, `power` and `schedule",
     "demand": "schedule",
     "scaling": "schedule",
     "defer": "schedule",

@@ -1,4 +1,4 @@
-"""Plots as PNG: cost against P99 TTFT, the TTFT distribution, model over simulation, and occupancy over time."""
+"""Plots as PNG: the TTFT distribution, model over simulation, and occupancy over time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from jaxsim.workload import Workload
 from optim import words
 from optim.compare_routers import Comparison, Standing
 from optim.figures import ttft_tail
-from optim.pareto import ParetoFront
 from optim.problem import SLO
 from optim.rules import Rules
 
@@ -51,43 +50,6 @@ def _axes() -> tuple[Any, Any]:
 def left_title(axes: Any, text: str) -> None:
     """A title at the left, wrapped."""
     axes.set_title("\n".join(wrap(text, 84, break_on_hyphens=False)), loc="left", fontsize=11)
-
-
-def plot_pareto(front: ParetoFront, path: Path, *, slo: SLO, title: str) -> None:
-    """Cost against P99 TTFT of every design: the front as a line, what is dominated in grey."""
-    figure, axes = _axes()
-    points = [p for p in front.points if np.isfinite(float(p.analytic.ttft_p99_s))]
-    ttft = np.array([float(p.analytic.ttft_p99_s) * 1e3 for p in points])
-    usd = np.array([p.usd_per_hour for p in points])
-    dominated = np.array([p.dominated for p in points], dtype=bool)
-    axes.plot(usd[dominated], ttft[dominated], "o", color=GREY, markersize=5, label="dominated")
-    order = np.argsort(usd[~dominated])
-    axes.plot(
-        usd[~dominated][order],
-        ttft[~dominated][order],
-        "o-",
-        color=BLUE,
-        markersize=6,
-        label="front",
-        drawstyle="steps-post",
-    )
-    objective = slo.ttft_p99_s * 1e3
-    axes.axhline(objective, color=RED, linestyle="--", linewidth=1.2, label=f"SLO {words.given(objective)} ms")
-    if front.recommended is not None:
-        best = front.points[front.recommended]
-        at = (best.usd_per_hour, float(best.analytic.ttft_p99_s) * 1e3)
-        axes.plot(*at, "*", color=ORANGE, markersize=18, zorder=5, label=f"recommended: {words.fleet(best.design)}")
-    axes.set_yscale("log")
-    log_axis(axes.yaxis, np.append(ttft, objective))
-    if usd.size and usd.min() > 0 and usd.max() > 8 * usd.min():
-        axes.set_xscale("log")
-        log_axis(axes.xaxis, usd)
-    axes.margins(x=0.08, y=0.12)
-    axes.set_xlabel("cost, $ per hour")
-    axes.set_ylabel("P99 TTFT by the model, ms")
-    left_title(axes, title)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-    figure.savefig(path)
 
 
 def log_axis(axis: Any, values: np.ndarray) -> None:

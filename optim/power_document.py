@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from des import Estimate
-from jaxsim.energy import Electricity, Energy, electricity
 from jaxsim.units import MS_PER_S
 from optim.documents import (
     Document,
@@ -19,36 +16,13 @@ from optim.documents import (
     profile_entry,
     workload_entry,
 )
+from optim.energy_entries import bill_entry, bill_of, energy_entry
 from optim.inputs import Inputs
 from optim.plan import PlanStatus
 from optim.power_event import EventResult
 from optim.power_flex import Flexibility, Level, SafeLevel
-from optim.power_request import Prices
+from optim.power_terms import Prices
 from optim.power_tokens import CurvePoint, Ranked, Ranking
-
-
-def energy_entry(used: Energy) -> Document:
-    """Power of a fleet's GPUs, and of each pool's."""
-    pools = used.pools
-    return {
-        "watts": float(used.watts),
-        "output_tokens_per_s": float(used.output_tokens_per_s),
-        "output_tokens_per_joule": float(used.tokens_per_joule),
-        "pools": [
-            {
-                "gpus": float(pools.gpus[p]),
-                "watts_per_gpu": float(pools.watts_per_gpu[p]),
-                "active_batch": float(pools.active[p]),
-                "idle_share": float(pools.idle_share[p]),
-            }
-            for p in range(len(np.asarray(pools.gpus)))
-        ],
-    }
-
-
-def bill_entry(bill: Electricity) -> Document:
-    """At the meter; null where no price or intensity was given."""
-    return {name: None if value is None else float(value) for name, value in vars(bill).items()}
 
 
 def _percent(share: float) -> float:
@@ -81,11 +55,6 @@ def flex_document(found: Flexibility, prices: Prices, inputs: Inputs, seed: int,
     doc["profiles"] = [profile_entry(found.design.profile.at(p)) for p in range(found.design.num_pools)]
     doc["warnings"] = list(warnings)
     return doc
-
-
-def bill_of(used: Energy, prices: Prices) -> Electricity:
-    """What power comes to under the prices given."""
-    return electricity(used, pue=prices.pue, usd_per_kwh=prices.usd_per_kwh, kg_co2_per_kwh=prices.kg_co2_per_kwh)
 
 
 def _event_entry(found: EventResult | None, base_w: float | None) -> Document | None:

@@ -11,11 +11,11 @@ from rich.text import Text
 from des import Estimate
 from jaxsim.energy import Electricity, Energy
 from jaxsim.profiles import Profile
+from optim.energy_entries import bill_of
 from optim.inputs import Inputs
 from optim.plan import PlanStatus
-from optim.power_document import bill_of
 from optim.power_flex import Flexibility, Level, SafeLevel
-from optim.power_request import Prices
+from optim.power_terms import Prices
 from optim.power_tokens import Ranked, Ranking
 from optim.report import bullets, inputs_table, sources, table
 from optim.words import fleet, given, interval, ms, number, percent, usd

@@ -19,7 +19,7 @@ from jaxsim.roofline_names import parse_name
 from jaxsim.workload import Workload
 from optim._compile import program
 from optim.plan import PRECISION, Plan, plan
-from optim.power_request import Prices
+from optim.power_terms import Prices
 from optim.problem import SLO, PlanProblem
 
 Progress = Callable[[str], None]

@@ -10,7 +10,9 @@ import numpy as np
 from jaxsim._checks import invalid, unknown
 from jaxsim.evaluate import MODELS
 from jaxsim.profiles import Profile
+from jaxsim.units import SECONDS_PER_HOUR
 from jaxsim.workload import LONG_REQUESTS, Workload
+from optim.power_terms import Aim, PowerTerms
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class SLO:
 
 @dataclass(frozen=True)
 class PlanProblem:
-    """Least cost per hour such that every pool meets the SLO.
+    """Least cost per hour, or what `power` says, such that every pool meets the SLO.
 
     Attributes:
         workload: joint lengths.
@@ -45,6 +47,7 @@ class PlanProblem:
         long_requests: what happens above `max_context`: "reject" or "truncate", counted either way.
         model: "step" or "kimura".
         max_gpus: cap on the GPUs of the whole fleet; None is no cap.
+        power: laws and prices of power, what is to be least and budgets; None leaves power out.
     """
 
     workload: Workload
@@ -56,6 +59,7 @@ class PlanProblem:
     long_requests: str = "reject"
     model: str = "step"
     max_gpus: int | None = None
+    power: PowerTerms | None = None
     limited: Workload = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -74,6 +78,8 @@ class PlanProblem:
             raise invalid("max_context", self.max_context, "at least 2 tokens and finite")
         if self.max_gpus is not None and self.max_gpus < 1:
             raise invalid("max_gpus", self.max_gpus, ">= 1")
+        if self.power is not None:
+            self.power.check(self.profiles, self.model)
         object.__setattr__(self, "limited", self.workload.limited(self.context, self.long_requests))
         if float(np.min(self.limited.total_tokens)) > self.context:
             shortest = float(np.min(self.limited.total_tokens))
@@ -104,6 +110,21 @@ class PlanProblem:
     def rejected_share(self) -> float:
         """Share of requests above `context` that the policy rejects."""
         return self.limited.share_above(self.context)
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Of the accepted requests: the same for every fleet."""
+        lengths = self.limited
+        weight = np.asarray(lengths.weight) * (np.asarray(lengths.total_tokens) <= self.context)
+        return self.rate * float(weight @ np.asarray(lengths.output_tokens))
+
+    @property
+    def aim(self) -> Aim:
+        """What a fleet is the least of, and its budgets."""
+        most = np.inf if self.max_gpus is None else float(self.max_gpus)
+        if self.power is None:
+            return Aim(max_gpus=most)
+        return self.power.aim(self.output_tokens_per_s * SECONDS_PER_HOUR, most)
 
     def with_rate(self, rate: float) -> PlanProblem:
         """The same problem at another rate."""

@@ -24,6 +24,8 @@ from optim.build import PlanRequest
 from optim.documents import plan_warnings
 from optim.inputs import Inputs
 from optim.plan import Plan, PlanStatus
+from optim.plan_power import PlanPower
+from optim.plan_power_report import certificate_sentence, kw, power_sentences
 from optim.problem import SLO
 from optim.verdict import Verdict
 from optim.verify import Verification
@@ -46,7 +48,7 @@ def plan_report(plan: Plan, request: PlanRequest, inputs: Inputs) -> Group:
     if plan.design is not None and plan.analytic is not None:
         results = None if plan.verification is None else plan.verification.result.pools
         parts += [pools_table(plan.design, plan.analytic, results), ""]
-        parts += [*_proof(plan), *_binding(plan), "", *_sensitivities(plan), ""]
+        parts += [*_power(plan), *_proof(plan), *_binding(plan), "", *_sensitivities(plan), ""]
     if len(plan.rounds) > 1 or plan.status is PlanStatus.REFUSED:
         parts += [_rounds(plan), ""]
     parts += [inputs_table(inputs), ""]
@@ -62,7 +64,8 @@ def verdict(plan: Plan) -> Text:
     if plan.design is None or plan.analytic is None or plan.usd_per_hour is None:
         lines = [f"INFEASIBLE: {reason.text}." for reason in plan.reasons]
         return Text("\n".join(lines), style="bold red")
-    what = f"{fleet(plan.design)}: {usd(plan.usd_per_hour)}/h."
+    power = "" if plan.power is None else f", {kw(plan.power.bill.kilowatts)}"
+    what = f"{fleet(plan.design)}: {usd(plan.usd_per_hour)}/h{power}."
     if plan.verification is None:
         figures = slo_sentence("Model's", ms(plan.analytic.ttft_p99_s), ms(plan.analytic.tpot_p99_s), slo)
         return Text(f"{what} {figures}; NOT verified by the simulator.", style="bold yellow")
@@ -72,8 +75,12 @@ def verdict(plan: Plan) -> Text:
         flips = [f"pool {p}" for p, pool in enumerate(found.pools) if pool.verdict(slo) is not Verdict.MET]
         but = f"; {Verdict.COIN_FLIP.value} in {', '.join(flips)}, whose own interval crosses it" if flips else ""
         return Text(f"{what} {figures}: met{but}.", style="bold yellow" if flips else "bold green")
-    why = verdict_words(found)
+    why = verdict_words(found) if plan.power is None or not found.slo_met else _over_budget(plan.power)
     return Text(f"REFUSED: the simulator said no to every candidate. The last, {what} {figures}: {why}.", "bold red")
+
+
+def _over_budget(power: PlanPower) -> str:
+    return f"met, but {kw(power.simulated_kilowatts)} simulated are above the budget of {kw(power.budget_kw)}"
 
 
 def verdict_words(found: Verification) -> str:
@@ -145,17 +152,11 @@ def _p99(sample: Sample) -> Estimate | None:
 
 
 def _proof(plan: Plan) -> list[RenderableType]:
-    proof, cost = plan.certificate, plan.usd_per_hour
-    if proof is None or cost is None:
-        return []
-    bound = usd(proof.lower_bound_usd_per_hour)
-    gap = "none is cheaper" if proof.gap <= 0 else f"this one is at most {percent(proof.gap)} above the cheapest"
-    return [
-        Text(
-            f"Certificate: under the model no fleet of these profiles costs less than {bound}/h; {gap} "
-            f"({proof.method})."
-        )
-    ]
+    return [] if plan.certificate is None else [Text(certificate_sentence(plan.certificate, plan.power))]
+
+
+def _power(plan: Plan) -> list[RenderableType]:
+    return [] if plan.power is None else [Text(power_sentences(plan.power))]
 
 
 def _binding(plan: Plan) -> list[RenderableType]:
@@ -185,7 +186,8 @@ def _sensitivities(plan: Plan) -> list[RenderableType]:
         f"one replica more in pool {p}: P99 TTFT {_signed(ttft)} ms, P99 TPOT {_signed(tpot)} ms (slope here)"
         for p, (ttft, tpot) in enumerate(each)
     ]
-    return list(bullets("Next knob (derivatives of the model; replicas as real numbers)", lines))
+    dollars = "; dollars of the GPUs that the objectives need" if plan.problem.aim.powered else ""
+    return list(bullets(f"Next knob (derivatives of the model; replicas as real numbers{dollars})", lines))
 
 
 def _objective(name: str, slope: float) -> str:
@@ -201,14 +203,19 @@ def _signed(value: float) -> str:
 
 def _rounds(plan: Plan) -> Table:
     table = Table(title="Tries", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("", "fleet", "$/h", "P99 TTFT, ms", "P99 TPOT, ms", "simulator"):
+    power = ("kW, model / simulated",) if plan.power is not None else ()
+    for column in ("", "fleet", "$/h", *power, "P99 TTFT, ms", "P99 TPOT, ms", "simulator"):
         table.add_column(column, justify="left" if column in ("fleet", "simulator") else "right")
     for k, each in enumerate(plan.rounds):
         found = each.verification
         said = "not asked" if found is None else "overloaded" if found.overloaded else found.verdict.value
+        if found is not None and found.slo_met and not each.met:
+            said = "above the budget on power"
+        drawn = [number(v, 4) if v is not None else "-" for v in (each.proposal.kilowatts, each.kilowatts)]
         ttft, tpot = (None, None) if found is None else (found.ttft_p99_s, found.tpot_p99_s)
         price = f"{each.proposal.usd_per_hour:,.2f}"
-        table.add_row(str(k + 1), fleet(each.proposal.design), price, interval(ttft), interval(tpot), said)
+        columns = [price, *([" / ".join(drawn)] if power else []), interval(ttft), interval(tpot), said]
+        table.add_row(str(k + 1), fleet(each.proposal.design), *columns)
     return table
 
 

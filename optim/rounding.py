@@ -2,18 +2,22 @@
 
 For whole sizes of all pools but the last, longer thresholds only help the last pool, so each pool in turn is
 filled: its threshold is the longest that its replicas can serve (found by bisection over tokens). The last pool
-takes the exact `ceil` of its root. Every candidate is priced exactly; the cheapest wins, and among equals the one
-with the most slack.
+takes the exact `ceil` of its root. Every candidate is priced exactly, in dollars or what else is to be least; the
+cheapest wins, and among equals the one with the most slack. Where power counts, sizes above the necessary ones are
+candidates too (`optim.priced`).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from optim.cases import Case, margins, sized_designs
+from optim.power_terms import Aim
+from optim.priced import priced, settled
 from optim.sizing import whole_replicas
 
 _LOCAL_OPTIMA = 3
@@ -23,26 +27,32 @@ _SLOT_EDGES = 10
 _GRID = 256
 _WINDOW = 0.03
 _BISECTIONS = 24
+_CHEAPEST = Aim()
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """A whole design: replicas and thresholds per pool, its price, and the log-tail slack (<= 0 is feasible)."""
+    """A whole design: replicas and thresholds per pool, its price, and the log-tail slack (<= 0 is feasible).
+
+    `kilowatts` at the meter are known where power counts.
+    """
 
     replicas: np.ndarray
     upper_tokens: np.ndarray
     relaxed_replicas: np.ndarray
     usd_per_hour: float
     worst_excess: float
+    kilowatts: float = math.nan
 
 
-def round_plan(case: Case, relaxed_upper: np.ndarray, *, model: str) -> Rounded | None:
-    """The cheapest whole design near the relaxed optima; None where no candidate is feasible.
+def round_plan(case: Case, relaxed_upper: np.ndarray, *, model: str, aim: Aim = _CHEAPEST) -> Rounded | None:
+    """The best whole design near the relaxed optima; None where no candidate is feasible.
 
     Args:
         case: hardware and targets.
         relaxed_upper: thresholds of the relaxed solutions, best first.
         model: "step" or "kimura".
+        aim: what is to be least, and its budgets; a candidate above that on power is not feasible.
     """
     starts = _distinct(relaxed_upper, _LOCAL_OPTIMA)
     sizes = sized_designs(case, starts, model=model).replicas
@@ -51,11 +61,11 @@ def round_plan(case: Case, relaxed_upper: np.ndarray, *, model: str) -> Rounded 
     singles = _single_pools(case)
     rounded = np.maximum(np.floor(starts), 1.0)
     edges = _slot_edges(case, starts) if model == "kimura" else rounded
-    best = best_of(case, np.concatenate([upper, rounded, singles, edges]), model=model)
-    return None if best is None else _closer(case, best, model=model)
+    best = best_of(case, np.concatenate([upper, rounded, singles, edges]), model=model, aim=aim)
+    return None if best is None else _settled(case, _closer(case, best, model=model, aim=aim), model=model, aim=aim)
 
 
-def _closer(case: Case, best: Rounded, *, model: str) -> Rounded:
+def _closer(case: Case, best: Rounded, *, model: str, aim: Aim) -> Rounded:
     """The best of a design and of those with one threshold elsewhere: anywhere on a grid, then in a window around it.
 
     Whole sizes are not monotone in a threshold: who leaves a pool changes its mix as well as its load.
@@ -69,22 +79,47 @@ def _closer(case: Case, best: Rounded, *, model: str) -> Rounded:
             rows[1:, pool] = np.floor(np.geomspace(low, max(high, low), number))
             below = rows[:, pool - 1] if pool else np.ones(len(rows))
             rows[:, pool] = np.clip(rows[:, pool], below, rows[:, pool + 1])
-            again = best_of(case, rows, model=model)
+            again = best_of(case, rows, model=model, aim=aim)
             best = best if again is None else again
     return best
 
 
-def best_of(case: Case, upper: np.ndarray, *, model: str) -> Rounded | None:
-    """The cheapest of a batch of token-boundary thresholds, each with its exact sizes."""
+def best_of(case: Case, upper: np.ndarray, *, model: str, aim: Aim = _CHEAPEST) -> Rounded | None:
+    """The best of a batch of token-boundary thresholds, each with its exact sizes."""
     sized = sized_designs(case, upper, model=model)
     if not sized.feasible.any():
         return None
-    replicas = whole_replicas(sized.replicas)
-    price = replicas @ np.asarray(case.profile.usd_per_hour)
-    cheapest = np.flatnonzero(sized.feasible & (price <= price[sized.feasible].min() + 1e-9))
+    replicas, feasible = whole_replicas(sized.replicas), sized.feasible
+    power = np.full(len(upper), math.nan)
+    if aim.powered:
+        found = priced(case, upper, replicas, feasible, aim)
+        replicas, price, power = found.replicas, found.usd_per_hour, found.kilowatts
+        feasible = feasible & found.within(aim)
+        if not feasible.any():
+            return None
+    else:
+        price = replicas @ np.asarray(case.profile.usd_per_hour)
+    value = aim.value(price, power)
+    cheapest = np.flatnonzero(feasible & (value <= value[feasible].min() + 1e-9))
     slack = margins(case, upper[cheapest], replicas[cheapest], model=model).excess.max(axis=(1, 2))
     at = cheapest[slack.argmin()]
-    return Rounded(replicas[at], upper[at], sized.replicas[at], float(price[at]), float(slack.min()))
+    return Rounded(replicas[at], upper[at], sized.replicas[at], float(price[at]), float(slack.min()), float(power[at]))
+
+
+def _settled(case: Case, best: Rounded, *, model: str, aim: Aim) -> Rounded:
+    """The design with its exact sizes, where they were looked for in strides."""
+    if not aim.powered:
+        return best
+    needed = whole_replicas(best.relaxed_replicas)
+    if np.all(best.replicas == needed) and aim.kw == 0.0:
+        return best
+    found = settled(case, best.upper_tokens, needed, best.replicas, aim)
+    usd, kilowatts = float(found.usd_per_hour[0]), float(found.kilowatts[0])
+    if not found.within(aim)[0] or aim.value(usd, kilowatts) >= aim.value(best.usd_per_hour, best.kilowatts):
+        return best
+    upper, replicas = best.upper_tokens, found.replicas[0]
+    slack = margins(case, upper[None], replicas[None], model=model).excess.max()
+    return Rounded(replicas, upper, best.relaxed_replicas, usd, float(slack), kilowatts)
 
 
 def _single_pools(case: Case) -> np.ndarray:

@@ -17,8 +17,9 @@ from optim.defer import Deferrable
 from optim.demand import RateProfile, resampled
 from optim.demand_table import DayTable, read_day_table, read_demand
 from optim.inputs import Input, Inputs
-from optim.plan_file import DemandTable, PowerTable, ScalingTable
-from optim.power_request import electricity_prices, power_laws
+from optim.plan_file import DemandTable, ScalingTable
+from optim.power_settings import electricity_prices, power_laws, unused_terms
+from optim.power_tables import PowerTable
 from optim.problem import PlanProblem
 from optim.schedule_cost import GpuPrices
 from optim.schedule_day import COLD_START_S, Electric, Scaling
@@ -93,7 +94,7 @@ def schedule_request(settings: Settings) -> ScheduleRequest:
     profiles = fleet.problem.profiles
     prices = _prices(settings, [str(profile.name) for profile in profiles], inputs)
     deferrable = _deferrable(settings, inputs)
-    notes = [*fleet.notes, *demand.notes]
+    notes = [*fleet.notes, *demand.notes, *unused_terms(settings)]
     grid, laws, said = _electric(settings, fleet, demand, table, inputs)
     notes += said
     if settings.tables.workload.rate is not None:

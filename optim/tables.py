@@ -14,7 +14,8 @@ from jaxsim.trace_stats import LengthSummary, TraceStatistics
 from optim.build import PlanRequest
 from optim.documents import Document, profile_warnings
 from optim.inputs import Inputs
-from optim.pareto import ParetoFront
+from optim.pareto import AXES, ParetoFront
+from optim.plan_power_report import kw
 from optim.profile_file import NUMBERS
 from optim.report import bullets, inputs_table, slo_sentence, sources, table
 from optim.words import compact, fleet, given, ms, number, percent, usd, whole
@@ -22,8 +23,9 @@ from optim.words import compact, fleet, given, ms, number, percent, usd, whole
 
 def pareto_report(front: ParetoFront, request: PlanRequest, inputs: Inputs) -> Group:
     """A sweep over thresholds as a page."""
-    slo = request.problem.slo
-    columns = ("fleet", "threshold", "$/h", "P99\nTTFT, ms", "P99\nTPOT, ms", "utili-\nsation", "SLO", "")
+    slo, powered = request.problem.slo, request.problem.power is not None
+    power = ("kW",) if powered else ()
+    columns = ("fleet", "threshold", "$/h", *power, "P99\nTTFT, ms", "P99\nTPOT, ms", "utili-\nsation", "SLO", "")
     made = table(*columns, left=("fleet", "SLO", ""))
     for k, point in enumerate(front.points):
         figures = point.analytic
@@ -32,6 +34,7 @@ def pareto_report(front: ParetoFront, request: PlanRequest, inputs: Inputs) -> G
             compact(point.design.profile.name, np.asarray(point.design.replicas).tolist()),
             "none" if point.threshold is None else whole(point.threshold),
             f"{point.usd_per_hour:,.2f}",
+            *([number(point.kilowatts, 4) + ("" if point.within_budget else "*")] if powered else []),
             ms(figures.ttft_p99_s),
             ms(figures.tpot_p99_s),
             f"{float(figures.utilization):.3f}",
@@ -40,15 +43,32 @@ def pareto_report(front: ParetoFront, request: PlanRequest, inputs: Inputs) -> G
             style="dim" if point.dominated else "bold" if best else "",
         )
     if front.recommended is None:
-        head = Text("INFEASIBLE: no design of the sweep meets the objectives.", style="bold red")
+        head = Text(f"INFEASIBLE: {_nothing(front)}.", style="bold red")
     else:
         chosen = front.points[front.recommended]
         sentence = slo_sentence("Model's", ms(chosen.analytic.ttft_p99_s), ms(chosen.analytic.tpot_p99_s), slo)
+        drawn = "" if chosen.kilowatts is None else f", {kw(chosen.kilowatts)}"
         head = Text(
-            f"Recommended: {fleet(chosen.design)}: {usd(chosen.usd_per_hour)}/h. {sentence}; not simulated.",
+            f"Recommended: {fleet(chosen.design)}: {usd(chosen.usd_per_hour)}/h{drawn}. {sentence}; not simulated.",
             style="bold green",
         )
-    return Group(head, "", made, "", inputs_table(inputs), "", *_footer(request))
+    said = [f"Front: no other design is as good in all of {'; '.join(AXES[axis] for axis in front.axes)}."]
+    if front.points and front.points[0].kwh_per_million_tokens is not None:
+        factor = front.points[0].kwh_per_million_tokens / float(front.points[0].kilowatts or np.nan)
+        said.append(f"A kW is {number(factor)} kWh per million output tokens at this load.")
+    if not all(point.within_budget for point in front.points):
+        said.append(f"*: above the budget of {kw(request.problem.aim.max_kw)}.")
+    return Group(head, "", made, Text(" ".join(said)), "", inputs_table(inputs), "", *_footer(request))
+
+
+def _nothing(front: ParetoFront) -> str:
+    met = [point for point in front.points if point.slo_met]
+    if not met:
+        return "no design of the sweep meets the objectives"
+    least = min(point.kilowatts or 0.0 for point in met)
+    return (
+        f"no design of the sweep that meets the objectives is within the budget on power; the least draws {kw(least)}"
+    )
 
 
 def _footer(request: PlanRequest) -> list[RenderableType]:

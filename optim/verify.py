@@ -163,12 +163,14 @@ class Correction:
     Attributes:
         ttft, tpot: simulated over modelled excess; 1 where nothing is known.
         ttft_floor_s, tpot_floor_s: the floors, seconds; 0 where nothing is known.
+        power: simulated over modelled mean power of the fleet; 1 where nothing is known or no budget is at stake.
     """
 
     ttft: np.ndarray
     tpot: np.ndarray
     ttft_floor_s: np.ndarray
     tpot_floor_s: np.ndarray
+    power: float = 1.0
 
     LIMITS = (0.25, 5.0)
 
@@ -204,7 +206,7 @@ class Correction:
         if not verdict.slo_met:  # a proposal that failed must not come back
             rows[:, 0] = np.maximum(rows[:, 0], _STEP * self.ttft)
             rows[:, 1] = np.maximum(rows[:, 1], self.tpot)
-        return Correction(*rows.T)
+        return Correction(*rows.T, power=self.power)
 
     def between(self, other: Correction) -> Correction:
         """Half way, factors by their geometric means; a floor unknown to one is that of the other."""
@@ -213,6 +215,7 @@ class Correction:
             np.sqrt(self.tpot * other.tpot),
             np.maximum(self.ttft_floor_s, other.ttft_floor_s),
             np.maximum(self.tpot_floor_s, other.tpot_floor_s),
+            float(np.sqrt(self.power * other.power)),
         )
 
     def targets(self, slo: SLO) -> tuple[np.ndarray, np.ndarray]:

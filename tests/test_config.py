@@ -454,4 +454,7 @@ def test_what_the_reference_model_refuses(write, text, found):
 
 def test_power_is_said_not_to_be_used_by_the_others(write):
     settings = read_settings(write(PLAN + "[power]\nusd_per_kwh = 0.1\n"), {})
-    assert "power: for `fleetgrad power` and `schedule`; it was not used" in plan_request(settings).notes
+    said = "power: for `fleetgrad plan`, `pareto`, `power` and `schedule`; it was not used"
+    assert said in plan_request(settings).notes
+    assert plan_request(settings).problem.power is None
+    assert plan_request(settings, power=True).problem.power.prices.usd_per_kwh == 0.1

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 import jaxsim
 from optim.cli import app
 from optim.config import ConfigError, read_settings
-from optim.power_request import Prices, power_request
+from optim.power_request import power_request
+from optim.power_terms import Prices
 from optim.power_tokens import same_model
 
 PLAN = """

@@ -139,7 +139,7 @@ def test_kimura_search_is_as_cheap_as_every_threshold(choices, workload, profile
     found = found_by_search(case, paths, "kimura")
     optimum = kimura_optimum(asked, asked.profiles[0])
     assert found.replicas.sum() == optimum
-    assert 0.0 < paths.bound_usd_per_hour <= optimum * float(case.profile.usd_per_hour[0]) * (1 + 1e-12)
+    assert 0.0 < paths.bound <= optimum * float(case.profile.usd_per_hour[0]) * (1 + 1e-12)
     assert found.worst_excess <= 1e-9
 
 
@@ -167,7 +167,7 @@ def test_step_search_is_as_cheap_as_a_dense_grid(choices, workload, profile, rat
     assert np.isfinite(optimum)
     assert found.replicas.sum() <= optimum
     assert found.worst_excess <= 1e-9
-    assert 0.0 < paths.bound_usd_per_hour <= optimum * float(case.profile.usd_per_hour[0]) * (1 + 1e-12)
+    assert 0.0 < paths.bound <= optimum * float(case.profile.usd_per_hour[0]) * (1 + 1e-12)
 
 
 @given(

@@ -48,6 +48,15 @@ MaxPools = Annotated[int | None, typer.Option(help="Pools allowed, 1 to 6.")]
 MaxContext = Annotated[float | None, typer.Option(help="Longest request, tokens.")]
 LongRequests = Annotated[str | None, typer.Option(help="Above max-context: reject or truncate.")]
 MaxGpus = Annotated[int | None, typer.Option(help="Cap on the GPUs of the fleet.")]
+Pue = Annotated[float | None, typer.Option("--pue", help="Power of the building over that of its GPUs.")]
+UsdPerKwh = Annotated[float | None, typer.Option("--usd-per-kwh", help="Price of electricity.")]
+Carbon = Annotated[float | None, typer.Option("--kg-co2-per-kwh", help="Carbon intensity of the grid.")]
+Minimize = Annotated[str | None, typer.Option(help="cost (default), energy, cost+electricity or carbon.")]
+MaxKw = Annotated[float | None, typer.Option(help="Budget on the mean power at the meter, PUE included.")]
+MaxKwh = Annotated[
+    float | None,
+    typer.Option("--max-kwh-per-million-tokens", help="Budget on the energy of a million output tokens, likewise."),
+]
 Scheduling = Annotated[str | None, typer.Option(help="independent (default), chunked, decode-first or prefill-first.")]
 BatchedTokens = Annotated[
     int | None, typer.Option("--max-num-batched-tokens", help="Token budget of a step, for other scheduling.")
@@ -112,6 +121,21 @@ def flags(parameters: Mapping[str, Any]) -> dict[str, Any]:
     columns, profiles = mapping(parameters.get("columns")), parameters.get("profile")
     found |= {"workload.map": columns, "fleet.profiles": profiles or None}
     return {key: value for key, value in found.items() if value is not None}
+
+
+_POWER = {
+    "pue": "power.pue",
+    "usd_per_kwh": "power.usd_per_kwh",
+    "kg_co2_per_kwh": "power.kg_co2_per_kwh",
+    "minimize": "power.minimize",
+    "max_kw": "power.max_kw",
+    "max_kwh_per_million_tokens": "power.max_kwh_per_million_tokens",
+}
+
+
+def power_flags(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of power, for commands whose plan may be one of energy."""
+    return {key: parameters[name] for name, key in _POWER.items() if parameters.get(name) is not None}
 
 
 def fail(message: str) -> NoReturn:

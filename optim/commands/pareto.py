@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 Thresholds = Annotated[
     str | None, typer.Option(help="Total tokens, as 1024,4096 or 1024:8192:1024; left out, the workload's own.")
 ]
+Axes = Annotated[
+    str | None, typer.Option(help="To compare in, two or more of cost,ttft,tpot,energy; energy if power is given.")
+]
 
 
 def pareto(
     file: common.File = None,
     thresholds: Thresholds = None,
+    axes: Axes = None,
     workload: common.WorkloadName = None,
     trace: common.TracePath = None,
     cdf: common.CdfPath = None,
@@ -36,11 +40,17 @@ def pareto(
     max_context: common.MaxContext = None,
     long_requests: common.LongRequests = None,
     model: common.Model = None,
+    pue: common.Pue = None,
+    usd_per_kwh: common.UsdPerKwh = None,
+    kg_co2_per_kwh: common.Carbon = None,
+    minimize: common.Minimize = None,
+    max_kw: common.MaxKw = None,
+    max_kwh_per_million_tokens: common.MaxKwh = None,
     as_json: common.AsJson = False,
     out: common.Out = None,
 ) -> None:
-    """Size one pool, and two pools at every threshold: cost against P99 TTFT, by the model."""
-    flags = common.flags(locals())
+    """Size one pool, and two pools at every threshold: cost, power and P99s of each, by the model."""
+    flags = common.flags(locals()) | common.power_flags(locals())
     from optim.config import read_settings
 
     cuts = common.grid("--thresholds", thresholds)
@@ -55,12 +65,14 @@ def pareto(
     from optim.tables import pareto_report
 
     with common.clean_errors():
-        request = plan_request(settings)
+        request = plan_request(settings, power=True)
     thresholds_input = flag(cuts or "own", given=cuts is not None, default="default: the workload's own")
+    compared = None if axes is None else [axis.strip() for axis in axes.split(",")]
     inputs = {**request.inputs, "thresholds_tokens": thresholds_input}
     inputs.pop("max_pools")
     with common.progress("sweeping thresholds") as told, common.clean_errors():
-        front = sweep(request.problem, thresholds=cuts, progress=told)
+        front = sweep(request.problem, thresholds=cuts, axes=compared, progress=told)
+    inputs["axes"] = flag(list(front.axes), given=compared is not None)
     document = pareto_document(front, request, inputs)
     report = pareto_report(front, request, inputs)
     if folder is not None:
@@ -78,7 +90,7 @@ def pareto(
 def write_front(folder: Path, front: ParetoFront, problem: PlanProblem) -> None:
     """pareto.csv and pareto.png."""
     from optim.documents import point_entry
-    from optim.plots import plot_pareto
+    from optim.pareto_plot import plot_pareto
     from optim.words import fleet, number
 
     rows = []
@@ -90,4 +102,4 @@ def write_front(folder: Path, front: ParetoFront, problem: PlanProblem) -> None:
         return
     common.write_csv(folder / "pareto.csv", rows)
     title = f"{problem.workload.name} at {number(problem.rate)} req/s: one pool, or two at each threshold"
-    plot_pareto(front, folder / "pareto.png", slo=problem.slo, title=title)
+    plot_pareto(front, folder / "pareto.png", slo=problem.slo, title=title, max_kw=problem.aim.max_kw)

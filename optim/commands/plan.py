@@ -36,6 +36,12 @@ def plan(
     long_requests: common.LongRequests = None,
     model: common.Model = None,
     max_gpus: common.MaxGpus = None,
+    pue: common.Pue = None,
+    usd_per_kwh: common.UsdPerKwh = None,
+    kg_co2_per_kwh: common.Carbon = None,
+    minimize: common.Minimize = None,
+    max_kw: common.MaxKw = None,
+    max_kwh_per_million_tokens: common.MaxKwh = None,
     seed: common.Seed = 0,
     precision: Precision = None,
     no_simulate: NoSimulate = False,
@@ -43,12 +49,12 @@ def plan(
     out: common.Out = None,
     schema: common.Schema = False,
 ) -> None:
-    """Find the cheapest fleet that meets the SLO, and check it by simulation.
+    """Find the cheapest fleet that meets the SLO, or the one of least energy, and check it by simulation.
 
     `fleetgrad export` turns the plan.json of --out into what is deployed.
     Exit status: 0 plan found and verified, 2 bad input, 3 infeasible, 4 the simulator said no to every candidate.
     """
-    flags = common.flags(locals())
+    flags = common.flags(locals()) | common.power_flags(locals())
     if schema:
         common.show_schema()
         return
@@ -68,7 +74,7 @@ def plan(
     from optim.report import plan_report
 
     with common.clean_errors():
-        request = plan_request(settings)
+        request = plan_request(settings, power=True)
     wanted = PRECISION if precision is None else precision
     inputs = {
         **request.inputs,

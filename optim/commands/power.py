@@ -26,9 +26,6 @@ Lever = Annotated[str, typer.Option(help="cap: fewer requests at a time in every
 EventMinutes = Annotated[float, typer.Option(help="Length of the simulated curtailment (flex).")]
 StartupMinutes = Annotated[float, typer.Option(help="Until a replica that was off takes requests again (flex, off).")]
 Utilization = Annotated[str, typer.Option(help="Of full batch, at which each fleet is looked at (tokens).")]
-Pue = Annotated[float | None, typer.Option("--pue", help="Power of the building over that of its GPUs.")]
-UsdPerKwh = Annotated[float | None, typer.Option("--usd-per-kwh", help="Price of electricity.")]
-Carbon = Annotated[float | None, typer.Option("--kg-co2-per-kwh", help="Carbon intensity of the grid.")]
 NoSimulate = Annotated[bool, typer.Option("--no-simulate", help="The model alone.")]
 
 
@@ -48,9 +45,9 @@ def power(
     profile: common.Profiles = None,
     max_context: common.MaxContext = None,
     long_requests: common.LongRequests = None,
-    pue: Pue = None,
-    usd_per_kwh: UsdPerKwh = None,
-    kg_co2_per_kwh: Carbon = None,
+    pue: common.Pue = None,
+    usd_per_kwh: common.UsdPerKwh = None,
+    kg_co2_per_kwh: common.Carbon = None,
     levels: Levels = LEVELS,
     lever: Lever = "cap",
     event_minutes: EventMinutes = 15.0,
@@ -66,9 +63,7 @@ def power(
     flex needs the pools spelled out ([[fleet.pools]]), tokens needs fleet.profiles. Exit status: 0, 2 bad input, 3 no
     profile meets the SLO (tokens), 4 the simulator refused every profile (tokens).
     """
-    flags = common.flags(locals())
-    own = {"power.pue": pue, "power.usd_per_kwh": usd_per_kwh, "power.kg_co2_per_kwh": kg_co2_per_kwh}
-    flags |= {key: value for key, value in own.items() if value is not None}
+    flags = common.flags(locals()) | common.power_flags(locals())
     if report not in REPORTS:
         common.fail(f"--report must be one of {', '.join(REPORTS)}, got {report!r}")
     common.positive("--event-minutes", event_minutes)
@@ -189,8 +184,7 @@ def _tokens(
             simulate=simulate,
             progress=told,
         )
-    notes = [*request.plan.notes, *(note for note in request.notes if not request.plan.notes)]
-    warnings = [*notes, *profile_warnings(problem.profiles), *profile_notes(problem.profiles)]
+    warnings = [*request.notes, *profile_warnings(problem.profiles), *profile_notes(problem.profiles)]
     inputs = {**request.plan.inputs, **request.inputs, **further}
     del inputs["max_pools"]
     document = tokens_document(found, inputs, seed, warnings)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from optim.commands.compare_routers import compare_routers
 from optim.commands.cost import cost
@@ -53,8 +54,15 @@ COMMANDS = (
     profiles,
 )
 
+
+class _Command(TyperCommand):
+    """A command whose context is of the class that commands name in their signatures."""
+
+    context_class = typer.Context
+
+
 for command in COMMANDS:
-    app.command()(command)
+    app.command(cls=_Command)(command)
 
 
 def _version(asked: bool) -> bool:

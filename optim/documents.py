@@ -17,7 +17,6 @@ from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
 from jaxsim.trace_stats import TraceStatistics
 from jaxsim.units import HOURS_PER_YEAR, MS_PER_S
-from jaxsim.validity import REGIONS, validity
 from jaxsim.workload import Workload
 from optim.build import PlanRequest
 from optim.energy_entries import certificate_entry, plan_power_entry
@@ -25,6 +24,7 @@ from optim.inputs import Inputs
 from optim.pareto import ParetoFront, ParetoPoint
 from optim.plan import Plan, Round
 from optim.profile_file import NUMBERS
+from optim.validity_document import validity_entry, validity_notes
 from optim.verify import PoolVerdict, Verification
 from optim.whatif import WhatIf
 
@@ -77,6 +77,7 @@ def plan_document(plan: Plan, request: PlanRequest, inputs: Inputs) -> Document:
         doc["cost_usd_per_year"] = plan.usd_per_hour * HOURS_PER_YEAR
         doc["cost_usd_per_million_output_tokens"] = float(plan.analytic.usd_per_million_output_tokens)
         doc["analytic"] = analytic_entry(plan.analytic)
+        doc["validity"] = validity_entry(plan.analytic) if problem.model == "step" else None
     doc["verification"] = None if plan.verification is None else verification_entry(plan.verification)
     if (proof := plan.certificate) is not None:
         doc["certificate"] = certificate_entry(proof)
@@ -104,27 +105,6 @@ def plan_warnings(plan: Plan) -> list[str]:
     if problem.model == "step" and plan.analytic is not None:
         notes += validity_notes(plan.analytic)
     return notes + ([] if plan.verification is None else list(plan.verification.result.warnings))
-
-
-def validity_notes(metrics: Metrics) -> list[str]:
-    """What the model's P99s are worth, a note for the pools of each region."""
-    found, notes = validity(metrics), []
-    for region in REGIONS:
-        pools = [str(p) for p, pool in enumerate(found) if pool is not None and pool.region is region]
-        if pools:
-            (ttft, ttft_most), (tpot, tpot_most) = region.ttft_p99, region.tpot_p99
-            notes.append(
-                f"model, pool {', '.join(pools)}: {region.words}; of fleets like that its P99 TTFT was within "
-                f"{ttft:.1%} of the simulator's in half and within {ttft_most:.0%} in nine of ten, P99 TPOT within "
-                f"{tpot:.1%} and {tpot_most:.0%} (docs/accuracy-latency.md)"
-            )
-    steep = [str(p) for p, pool in enumerate(found) if pool is not None and pool.steep]
-    if steep:
-        notes.append(
-            f"model, pool {', '.join(steep)}: about 1 % of the requests wait for a slot, so P99 TTFT is on the edge of "
-            "the queue and moves much with the load: lean on the simulated figure and its interval"
-        )
-    return notes
 
 
 def profile_warnings(profiles: Sequence[Profile]) -> list[str]:
@@ -302,17 +282,19 @@ def profiles_document(profiles: Sequence[Profile], workloads: Sequence[Document]
 
 def pareto_document(front: ParetoFront, request: PlanRequest, inputs: Inputs) -> Document:
     """Every design of the sweep; `recommended` is the best non-dominated one within the SLO and the budget on power."""
-    points = [point_entry(point) for point in front.points]
-    at = front.recommended
-    status = "infeasible" if at is None else "ok"
-    doc = document("pareto", status, model=request.problem.model, inputs=input_entries(inputs), points=points)
-    doc["axes"] = list(front.axes)
-    doc["recommended"] = None if at is None else points[at]
-    doc["recommended_index"] = at
+    status = "infeasible" if front.recommended is None else "ok"
+    doc = document("pareto", status, model=request.problem.model, inputs=input_entries(inputs), **front_entry(front))
     doc["workload"] = workload_entry(request.problem.workload, request.problem.rejected_share)
     doc["profiles"] = [profile_entry(profile) for profile in request.problem.profiles]
     doc["warnings"] = list(request.notes)
     return doc
+
+
+def front_entry(front: ParetoFront) -> Document:
+    """The designs of a sweep, and which of them to take."""
+    points, at = [point_entry(point) for point in front.points], front.recommended
+    chosen = None if at is None else points[at]
+    return {"points": points, "axes": list(front.axes), "recommended": chosen, "recommended_index": at}
 
 
 def point_entry(point: ParetoPoint) -> Document:

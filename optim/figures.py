@@ -31,15 +31,18 @@ def _tails(
     workload: Workload,
     rate: jax.Array,
     dispersion: jax.Array,
-    times: jax.Array,
+    ttft: jax.Array,
+    tpot: jax.Array,
     *,
     model: str,
     dispatch: str,
-) -> jax.Array:
+) -> tuple[jax.Array, jax.Array]:
     tables = tabulate(workload, design.profile, model=model)
     laws = pool_laws(design, tables, rate, model=model, dispatch=dispatch, dispersion=dispersion)
     share = laws.share / laws.share.sum()
-    return jax.vmap(lambda t: (share * laws.ttft_tail(t)).sum())(times)
+    of_ttft = jax.vmap(lambda t: (share * laws.ttft_tail(t)).sum())(ttft)
+    of_tpot = jax.vmap(lambda t: (share * laws.tpot_tail(t)).sum())(tpot)
+    return of_ttft, of_tpot
 
 
 def figures(
@@ -69,21 +72,29 @@ def model_figures(design: FleetDesign, workload: Workload, rate: float, rules: R
     return figures(design, expected, rate, model=model, dispatch=dispatch, dispersion=dispersion)
 
 
-def ttft_tail(
+def latency_tails(
     design: FleetDesign,
     workload: Workload,
     rate: float,
-    times_s: Float[np.ndarray, " times"],
+    ttft_s: Float[np.ndarray, " times"],
+    tpot_s: Float[np.ndarray, " others"],
     *,
     model: str,
     rules: Rules | None = None,
-) -> Float[np.ndarray, " times"]:
-    """P(TTFT > t) over the accepted requests of all pools; under the rules, as `model_figures` takes them."""
+) -> tuple[Float[np.ndarray, " times"], Float[np.ndarray, " others"]]:
+    """P(TTFT > t) and P(TPOT > t) over the accepted requests of all pools; under the rules, as `model_figures` takes
+    them.
+
+    Args:
+        ttft_s, tpot_s: times, seconds, ascending; each its own. Of TPOT, requests with one output token left out.
+    """
     dispatch, dispersion = ("least-loaded", 1.0) if rules is None else known_arrivals(rules, model=model)
     expected = workload if rules is None else rules.router.expected_workload(workload, design)
     load = (jnp.asarray(value, dtype=float) for value in (rate, dispersion))
-    tails = _tails(design, lengths_alone(expected), *load, jnp.asarray(times_s), model=model, dispatch=dispatch)
-    return np.asarray(tails)
+    times = (jnp.asarray(value, dtype=float) for value in (ttft_s, tpot_s))
+    tails = _tails(design, lengths_alone(expected), *load, *times, model=model, dispatch=dispatch)
+    ttft, tpot = (np.asarray(tail) for tail in tails)
+    return ttft, tpot
 
 
 def lengths_alone(workload: Workload) -> Workload:

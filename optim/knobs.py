@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
@@ -93,8 +93,20 @@ class _Turn(NamedTuple):
     design: FleetDesign
 
 
+Figures = Callable[[FleetDesign], tuple[Metrics, np.ndarray]]
+"""The model's figures of a design, and whether each pool meets its targets."""
+
+
 def knobs(
-    design: FleetDesign, workload: Workload, rate: float, targets: Targets, *, model: str, by: str = "ttft"
+    design: FleetDesign,
+    workload: Workload,
+    rate: float,
+    targets: Targets,
+    *,
+    model: str,
+    by: str = "ttft",
+    kinds: Collection[KnobKind] = tuple(KnobKind),
+    figures: Figures | None = None,
 ) -> tuple[Knob, ...]:
     """Every knob of a fleet, the best first: free ones by what they bring, then by P99 for a dollar.
 
@@ -105,16 +117,20 @@ def knobs(
         targets: of each pool.
         model: "step" or "kimura".
         by: "ttft" or "tpot", whose P99 ranks them.
+        kinds: of the knobs that are turned.
+        figures: how a design under this load is evaluated, where something has the programs for it already.
     """
 
-    def figures(of: FleetDesign) -> tuple[Metrics, np.ndarray]:
+    def evaluated(of: FleetDesign) -> tuple[Metrics, np.ndarray]:
+        if figures is not None:
+            return figures(of)
         unnamed = _with(of, profile=of.profile.unnamed())
         found, met = _figures(unnamed, workload, jnp.asarray(rate, dtype=float), targets, model=model)
         return found, np.asarray(met)
 
-    before, _ = figures(design)
+    before, _ = evaluated(design)
     base = float(design.usd_per_hour)
-    found = [_knob(turn, before, *figures(turn.design), base) for turn in _turns(design)]
+    found = [_knob(turn, before, *evaluated(turn.design), base) for turn in _turns(design) if turn.kind in kinds]
     return ranked(found, by=by)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from optim.plan_power import PlanPower
-from optim.power_terms import GPUS_ALONE
-from optim.search import Certificate
+from optim.power_terms import GPUS_ALONE, MINIMIZE
 from optim.words import given, number, percent, usd
 
 _PROVED = {
@@ -29,15 +31,21 @@ def amount(value: float, minimize: str) -> str:
     return f"{number(value, 4)} kg CO2/h" if minimize == "carbon" else f"{usd(value)}/h"
 
 
-def certificate_sentence(proof: Certificate, power: PlanPower | None) -> str:
-    """What no other fleet can do, by the model."""
-    less, better, best = _PROVED[proof.minimize]
-    budget = np.inf if power is None else power.budget_kw
-    within = f" within {kw(budget)}" if np.isfinite(budget) else ""
-    gap = f"none is {better}" if proof.gap <= 0 else f"this one is at most {percent(proof.gap)} above {best}"
+def certificate_sentence(proof: Mapping[str, Any], power: Mapping[str, Any] | None) -> str:
+    """What no other fleet can do, by the model.
+
+    Args:
+        proof: see `optim.energy_entries.certificate_entry`.
+        power: see `plan_power_entry`; None where nothing is said of power.
+    """
+    minimize, gap = proof["minimize"], float(proof["gap"])
+    less, better, best = _PROVED[minimize]
+    budget = None if power is None else power["budget"]["kilowatts"]
+    within = "" if budget is None else f" within {kw(budget)}"
+    how_far = f"none is {better}" if gap <= 0 else f"this one is at most {percent(gap)} above {best}"
     return (
         f"Certificate: under the model no fleet of these profiles{within} {less} "
-        f"{amount(proof.lower_bound, proof.minimize)}; {gap} ({proof.method})."
+        f"{amount(proof[f'lower_bound_{MINIMIZE[minimize]}'], minimize)}; {how_far} ({proof['method']})."
     )
 
 

@@ -10,17 +10,11 @@ from typing import Any
 import numpy as np
 
 from des import SimulationResult
-from jaxsim.fleet import FleetDesign
-from jaxsim.workload import Workload
 from optim import words
 from optim.compare_routers import Comparison, Standing
-from optim.figures import ttft_tail
-from optim.problem import SLO
-from optim.rules import Rules
+from optim.tails import LEAST_TAIL, Tail
 
 BLUE, ORANGE, GREEN, GREY, RED = "#1f6fb4", "#d9730d", "#2c8a4b", "#9a9a9a", "#c0392b"
-_LEAST_TAIL = 1e-4
-
 
 POOLS = (BLUE, ORANGE, GREEN, RED, "#7b5ea7", GREY)
 
@@ -64,37 +58,15 @@ def log_axis(axis: Any, values: np.ndarray) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def plot_ttft(
-    result: SimulationResult,
-    design: FleetDesign,
-    workload: Workload,
-    path: Path,
-    *,
-    rate: float,
-    model: str | None,
-    slo: SLO | None,
-    title: str,
-    rules: Rules | None = None,
-) -> None:
+def plot_ttft(tail: Tail, path: Path, *, title: str) -> None:
     """P(TTFT > t) on a log axis: the simulator's over the model's (if it has any), with the P99s and the objective."""
     figure, axes = _axes()
-    simulated = np.sort(result.ttft.values)
-    last = float(np.quantile(simulated, 1.0 - _LEAST_TAIL))
-    first = max(float(simulated[0]), last * 1e-4)
-    objective = None if slo is None else slo.ttft_p99_s
-    if objective is not None and objective < 30 * last:
-        last = max(last, 1.15 * objective)
-    times = np.geomspace(0.8 * first, last, 300)
-    above = 1.0 - np.searchsorted(simulated, times, side="right") / len(simulated)
-    axes.plot(times * 1e3, np.where(above > 0, above, np.nan), color=BLUE, linewidth=2.2, label="simulated")
-    crossing = None
-    if model is not None:
-        tails = ttft_tail(design, workload, rate, times, model=model, rules=rules)
-        crossing = _crossing(times, tails)
-        axes.plot(times * 1e3, tails, color=ORANGE, linewidth=1.6, linestyle="--", label=f"model ({model})")
+    times, p99 = tail.times_s * 1e3, tail.simulated_p99_s
+    axes.plot(times, tail.simulated, color=BLUE, linewidth=2.2, label="simulated")
+    if tail.modelled is not None:
+        axes.plot(times, tail.modelled, color=ORANGE, linewidth=1.6, linestyle="--", label=f"model ({tail.model})")
     axes.axhline(0.01, color="#555555", linewidth=0.8, linestyle=":")
-    axes.annotate("1 % of requests", (times[0] * 1e3, 0.01), xytext=(4, 4), textcoords="offset points", fontsize=8)
-    p99 = result.ttft.quantile(0.99)
+    axes.annotate("1 % of requests", (times[0], 0.01), xytext=(4, 4), textcoords="offset points", fontsize=8)
     axes.plot(
         [p99.value * 1e3],
         [0.01],
@@ -106,34 +78,23 @@ def plot_ttft(
         zorder=5,
         label=f"P99 simulated {words.interval(p99)} ms",
     )
-    if crossing is not None:
+    if (crossing := tail.modelled_p99_s) is not None:
         axes.plot([crossing * 1e3], [0.01], "D", color=ORANGE, zorder=5, label=f"P99 model {words.ms(crossing)} ms")
-    if objective is not None:
+    if (objective := tail.objective_s) is not None:
         label = f"SLO {words.given(round(objective * 1e3, 9))} ms"
-        if objective <= times[-1]:
+        if objective <= tail.times_s[-1]:
             axes.axvline(objective * 1e3, color=RED, linestyle="--", linewidth=1.2, label=label)
         else:
             axes.plot([], [], color=RED, linestyle="--", label=f"{label} (beyond the axis)")
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_ylim(_LEAST_TAIL, 1.3)
-    log_axis(axes.xaxis, times * 1e3)
+    axes.set_ylim(LEAST_TAIL, 1.3)
+    log_axis(axes.xaxis, times)
     axes.set_xlabel("TTFT, ms")
     axes.set_ylabel("share of requests with a longer TTFT")
     left_title(axes, title)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     figure.savefig(path)
-
-
-def _crossing(times: np.ndarray, tails: np.ndarray) -> float | None:
-    """Where the model's tail falls to 1 %."""
-    below = np.flatnonzero(tails <= 0.01)
-    if below.size == 0 or below[0] == 0:
-        return None
-    k = int(below[0])
-    low, high = np.log(max(tails[k], 1e-12)), np.log(tails[k - 1])
-    part = (high - np.log(0.01)) / (high - low) if high > low else 1.0
-    return float(np.exp(np.log(times[k - 1]) + part * (np.log(times[k]) - np.log(times[k - 1]))))
 
 
 def plot_occupancy(result: SimulationResult, path: Path, *, pools: Sequence[str], title: str) -> None:

@@ -22,6 +22,7 @@ from jaxsim.profiles import Profile
 from optim.binding import Binding
 from optim.build import PlanRequest
 from optim.documents import plan_warnings
+from optim.energy_entries import certificate_entry, plan_power_entry
 from optim.inputs import Inputs
 from optim.plan import Plan, PlanStatus
 from optim.plan_power import PlanPower
@@ -152,7 +153,10 @@ def _p99(sample: Sample) -> Estimate | None:
 
 
 def _proof(plan: Plan) -> list[RenderableType]:
-    return [] if plan.certificate is None else [Text(certificate_sentence(plan.certificate, plan.power))]
+    if plan.certificate is None:
+        return []
+    power = None if plan.power is None else plan_power_entry(plan.power)
+    return [Text(certificate_sentence(certificate_entry(plan.certificate), power))]
 
 
 def _power(plan: Plan) -> list[RenderableType]:
@@ -160,34 +164,42 @@ def _power(plan: Plan) -> list[RenderableType]:
 
 
 def _binding(plan: Plan) -> list[RenderableType]:
-    many = len(plan.binding) > 1
+    return [Text(line) for line in binding_lines([(bound.name.lower(), bound.value) for bound in plan.binding])]
+
+
+def binding_lines(bounds: Sequence[tuple[str, str]]) -> list[str]:
+    """What keeps each pool from having one replica less, from the name and the words of each pool's binding."""
+    many, lone = len(bounds) > 1, Binding.ONE_REPLICA
     return [
-        Text(f"Binding{f' in pool {p}' if many else ''}: {_held(bound)} ({bound.name.lower()}).")
-        for p, bound in enumerate(plan.binding)
+        f"Binding{f' in pool {p}' if many else ''}: "
+        f"{words if words == lone.value else f'with one replica less {words}'} ({name})."
+        for p, (name, words) in enumerate(bounds)
     ]
-
-
-def _held(bound: Binding) -> str:
-    return bound.value if bound is Binding.ONE_REPLICA else f"with one replica less {bound.value}"
 
 
 def _sensitivities(plan: Plan) -> list[RenderableType]:
-    slopes = plan.sensitivities
-    if slopes is None:
+    if plan.sensitivities is None:
         return []
-    tpot = plan.problem.slo.tpot_p99_s is not None
-    lines = [
-        f"+1 req/s costs {usd(slopes.usd_per_hour_per_rps)}/h",
-        _objective("TTFT", slopes.usd_per_hour_per_ttft_ms),
-        *([_objective("TPOT", slopes.usd_per_hour_per_tpot_ms)] if tpot else []),
-    ]
-    each = zip(slopes.ttft_p99_ms_per_replica, slopes.tpot_p99_ms_per_replica, strict=True)
-    lines += [
-        f"one replica more in pool {p}: P99 TTFT {_signed(ttft)} ms, P99 TPOT {_signed(tpot)} ms (slope here)"
-        for p, (ttft, tpot) in enumerate(each)
-    ]
+    lines = price_lines(vars(plan.sensitivities), tpot=plan.problem.slo.tpot_p99_s is not None)
     dollars = "; dollars of the GPUs that the objectives need" if plan.problem.aim.powered else ""
-    return list(bullets(f"Next knob (derivatives of the model; replicas as real numbers{dollars})", lines))
+    return list(bullets(f"Next knob ({DERIVATIVES}{dollars})", lines))
+
+
+DERIVATIVES = "derivatives of the model; replicas as real numbers"
+
+
+def price_lines(slopes: Mapping[str, Any], *, tpot: bool) -> list[str]:
+    """The fields of a plan's `Sensitivities` in words; `tpot`: whether there is an objective on it."""
+    lines = [
+        f"+1 req/s costs {usd(slopes['usd_per_hour_per_rps'])}/h",
+        _objective("TTFT", slopes["usd_per_hour_per_ttft_ms"]),
+        *([_objective("TPOT", slopes["usd_per_hour_per_tpot_ms"])] if tpot else []),
+    ]
+    each = zip(slopes["ttft_p99_ms_per_replica"], slopes["tpot_p99_ms_per_replica"], strict=True)
+    return lines + [
+        f"one replica more in pool {p}: P99 TTFT {_signed(ttft)} ms, P99 TPOT {_signed(tpot_ms)} ms (slope here)"
+        for p, (ttft, tpot_ms) in enumerate(each)
+    ]
 
 
 def _objective(name: str, slope: float) -> str:
@@ -225,17 +237,18 @@ def inputs_table(inputs: Inputs) -> Table:
     for column in ("input", "value", "from"):
         table.add_column(column, overflow="fold")
     for key, entry in inputs.items():
-        table.add_row(key, _shown(entry.value), entry.source)
+        table.add_row(key, shown(entry.value), entry.source)
     return table
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """An input's value as someone gave it."""
     if value is None:
         return "none"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_shown(inner)}" for key, inner in value.items())
+        return ", ".join(f"{key} {shown(inner)}" for key, inner in value.items())
     if isinstance(value, list):
-        return ("; " if any(isinstance(inner, Mapping) for inner in value) else ", ").join(map(_shown, value))
+        return ("; " if any(isinstance(inner, Mapping) for inner in value) else ", ").join(map(shown, value))
     if isinstance(value, int | float) and not isinstance(value, bool):
         return given(value) if math.isfinite(value) else str(value)
     return "yes" if value is True else "no" if value is False else str(value)

@@ -21,6 +21,7 @@ from optim.documents import (
     profile_warnings,
     workload_entry,
 )
+from optim.headroom import Headroom
 from optim.inputs import Inputs
 from optim.knobs import Knob
 from optim.plan import Plan
@@ -66,9 +67,9 @@ def sensitivity_document(
     ]
     doc["constraint_prices"] = constraint_prices(found)
     doc["sensitivities"] = [_slope_entry(slope) for slope in found.slopes]
-    doc["headroom"] = _headroom_entry(found)
+    doc["headroom"] = headroom_entry(found.headroom)
     doc["knobs_ranked_by"] = f"{by}_p99_ms_per_usd"
-    doc["knobs"] = [_knob_entry(knob, place) for place, knob in enumerate(found.knobs, start=1)]
+    doc["knobs"] = [knob_entry(knob, place) for place, knob in enumerate(found.knobs, start=1)]
     doc["workload"] = workload_entry(found.problem.workload, found.problem.rejected_share)
     doc["profiles"] = [profile_entry(profile) for profile in found.problem.profiles]
     doc["warnings"] = _notes(found, planned, notes)
@@ -101,8 +102,8 @@ def _slope_entry(slope: Slope) -> Document:
     }
 
 
-def _headroom_entry(found: Study) -> Document | None:
-    room = found.headroom
+def headroom_entry(room: Headroom | None) -> Document | None:
+    """When the next replica is due."""
     if room is None:
         return None
     return {
@@ -111,13 +112,14 @@ def _headroom_entry(found: Study) -> Document | None:
         "due_pool": room.pool,
         "spare": room.spare,
         "pools": [
-            {"due_rate_rps": due, "replica_usd_per_hour": price}
-            for due, price in zip(room.due_rate, room.usd_per_hour, strict=True)
+            {"due_rate_rps": due, "required_replicas": required, "replica_usd_per_hour": price}
+            for due, required, price in zip(room.due_rate, room.required, room.usd_per_hour, strict=True)
         ],
     }
 
 
-def _knob_entry(knob: Knob, place: int) -> Document:
+def knob_entry(knob: Knob, place: int) -> Document:
+    """One turn and what it does."""
     return {
         "rank": place,
         "kind": knob.kind,
@@ -152,7 +154,7 @@ def knob_rows(found: Study) -> list[dict[str, Any]]:
     """The knobs as rows of a CSV."""
     rows = []
     for place, knob in enumerate(found.knobs, start=1):
-        entry = _knob_entry(knob, place)
+        entry = knob_entry(knob, place)
         entry["kind"] = knob.kind.name.lower()
         for figure in ("ttft", "tpot"):
             for p, value in enumerate(entry.pop(f"pool_{figure}_p99_ms")):
@@ -206,31 +208,36 @@ def sensitivity_report(
     return Group(*parts)
 
 
-def _room(found: Study) -> Text:
-    room = found.headroom
+def headroom_words(room: Headroom | None, replicas: Sequence[float]) -> str:
+    """When the next replica is due, in a sentence; `replicas` are those there are."""
     if room is None:
-        return Text("Headroom: none to speak of, some pool is infeasible.")
+        return "Headroom: none to speak of, some pool is infeasible."
     what = f"pool {room.pool} ({usd(room.usd_per_hour[room.pool])}/h more)"
     if room.spare < 0:
         needs = ", ".join(
-            f"pool {p} needs {pool.required} replicas and has {pool.replicas:.0f}"
-            for p, pool in enumerate(found.pools)
-            if pool.required > pool.replicas
+            f"pool {p} needs {required} replicas and has {there:.0f}"
+            for p, (required, there) in enumerate(zip(room.required, replicas, strict=True))
+            if required > there
         )
-        return Text(
+        return (
             f"Headroom: short. At {given(room.rate)} req/s, by the model, {needs}; the fleet does up to "
-            f"{number(room.fleet_due_rate, 4)} req/s.",
-            style="bold yellow",
+            f"{number(room.fleet_due_rate, 4)} req/s."
         )
     if math.isinf(room.spare):
-        return Text("Headroom: no further replica comes due at any rate looked at.")
+        return "Headroom: no further replica comes due at any rate looked at."
     each = ""
     if len(room.due_rate) > 1:
         each = "; " + ", ".join(f"pool {p} at {number(due, 4)}" for p, due in enumerate(room.due_rate))
-    return Text(
+    return (
         f"Headroom: the next replica is due at {number(room.fleet_due_rate, 4)} req/s (+{percent(room.spare)}), in "
         f"{what}{each}."
     )
+
+
+def _room(found: Study) -> Text:
+    room = found.headroom
+    short = room is not None and room.spare < 0
+    return Text(headroom_words(room, [pool.replicas for pool in found.pools]), style="bold yellow" if short else "")
 
 
 def _held(found: Study) -> list[RenderableType]:
@@ -310,21 +317,23 @@ def _knobs(found: Study, by: str) -> RenderableType:
             knob.words,
             str(knob.pool),
             usd(knob.usd_per_hour) if knob.usd_per_hour else "free",
-            _change(knob.ttft_p99_ms),
-            _change(knob.tpot_p99_ms),
-            _worth(worth),
+            change_words(knob.ttft_p99_ms),
+            change_words(knob.tpot_p99_ms),
+            worth_words(worth),
             "overload" if knob.overloaded else "met" if knob.slo_met else "missed",
         )
     return made
 
 
-def _change(change: float) -> str:
+def change_words(change: float) -> str:
+    """Change of a P99, milliseconds."""
     if abs(change) < _SHOWN_MS:
         return "0"
     return f"{'+' if change > 0 else ''}{number(change)}"
 
 
-def _worth(worth: float) -> str:
+def worth_words(worth: float) -> str:
+    """Milliseconds for a dollar per hour."""
     if worth == math.inf:
         return "free"
     return "worse" if worth < 0 else number(worth)
@@ -339,8 +348,8 @@ def _information(found: Study, by: str) -> list[RenderableType]:
             continue
         best = of_pool[0]
         lines.append(
-            f"pool {p}: {best.words} would change P99 TTFT by {_change(best.ttft_p99_ms)} ms and P99 TPOT by "
-            f"{_change(best.tpot_p99_ms)} ms"
+            f"pool {p}: {best.words} would change P99 TTFT by {change_words(best.ttft_p99_ms)} ms and P99 TPOT by "
+            f"{change_words(best.tpot_p99_ms)} ms"
         )
     return bullets(f"Faster engines, for information (the coefficient that helps P99 {by.upper()} most)", lines)
 

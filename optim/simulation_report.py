@@ -25,7 +25,12 @@ def simulation_report(
     request: FleetRequest, result: SimulationResult, inputs: Inputs, analytic: Metrics | None, verdict: Verdict | None
 ) -> Group:
     """A simulated fleet as a page."""
-    parts: list[RenderableType] = [_verdict(request, result, verdict), "", *rules_lines(request.rules, result), ""]
+    parts: list[RenderableType] = [
+        simulation_verdict(request, result, verdict),
+        "",
+        *rules_lines(request.rules, result),
+        "",
+    ]
     if analytic is not None:
         parts += [pools_table(request.design, analytic, result.pools), ""]
     parts += [_counts(request, result), "", _latencies(result, request.rules), "", inputs_table(inputs), ""]
@@ -61,7 +66,7 @@ def rate_words(request: FleetRequest, result: SimulationResult) -> str:
     return f"{number(result.rate)} req/s" + (" (what the clients sent)" if request.rate is None else "")
 
 
-def rules_lines(rules: Rules, result: SimulationResult) -> list[RenderableType]:
+def rules_lines(rules: Rules, result: SimulationResult) -> list[Text]:
     """The rules in force, in words."""
     lines = {"Serving": result.serving, "Router": result.router, "Arrivals": rules.arrivals_text}
     if (link := rules.transfer) is not None:
@@ -82,7 +87,8 @@ def rules_lines(rules: Rules, result: SimulationResult) -> list[RenderableType]:
     return [Text(f"{name}: {words}.") for name, words in lines.items()]
 
 
-def _verdict(request: FleetRequest, result: SimulationResult, verdict: Verdict | None) -> Text:
+def simulation_verdict(request: FleetRequest, result: SimulationResult, verdict: Verdict | None) -> Text:
+    """The answer in a sentence."""
     what = f"{fleet_words(request)} at {rate_words(request, result)}: {usd(request.design.usd_per_hour)}/h."
     if not result.ttft.n:
         return Text(f"{what} Every request was rejected.", style="bold red")

@@ -23,7 +23,7 @@ from optim.words import compact, fleet, given, ms, number, percent, usd, whole
 
 def pareto_report(front: ParetoFront, request: PlanRequest, inputs: Inputs) -> Group:
     """A sweep over thresholds as a page."""
-    slo, powered = request.problem.slo, request.problem.power is not None
+    powered = request.problem.power is not None
     power = ("kW",) if powered else ()
     columns = ("fleet", "threshold", "$/h", *power, "P99\nTTFT, ms", "P99\nTPOT, ms", "utili-\nsation", "SLO", "")
     made = table(*columns, left=("fleet", "SLO", ""))
@@ -42,23 +42,32 @@ def pareto_report(front: ParetoFront, request: PlanRequest, inputs: Inputs) -> G
             "recommended" if best else "dominated" if point.dominated else "front",
             style="dim" if point.dominated else "bold" if best else "",
         )
+    marks = _front_words(front, request)
+    return Group(pareto_verdict(front, request), "", made, marks, "", inputs_table(inputs), "", *_footer(request))
+
+
+def pareto_verdict(front: ParetoFront, request: PlanRequest) -> Text:
+    """The answer in a sentence."""
     if front.recommended is None:
-        head = Text(f"INFEASIBLE: {_nothing(front)}.", style="bold red")
-    else:
-        chosen = front.points[front.recommended]
-        sentence = slo_sentence("Model's", ms(chosen.analytic.ttft_p99_s), ms(chosen.analytic.tpot_p99_s), slo)
-        drawn = "" if chosen.kilowatts is None else f", {kw(chosen.kilowatts)}"
-        head = Text(
-            f"Recommended: {fleet(chosen.design)}: {usd(chosen.usd_per_hour)}/h{drawn}. {sentence}; not simulated.",
-            style="bold green",
-        )
+        return Text(f"INFEASIBLE: {_nothing(front)}.", style="bold red")
+    chosen, slo = front.points[front.recommended], request.problem.slo
+    sentence = slo_sentence("Model's", ms(chosen.analytic.ttft_p99_s), ms(chosen.analytic.tpot_p99_s), slo)
+    drawn = "" if chosen.kilowatts is None else f", {kw(chosen.kilowatts)}"
+    return Text(
+        f"Recommended: {fleet(chosen.design)}: {usd(chosen.usd_per_hour)}/h{drawn}. {sentence}; not simulated.",
+        style="bold green",
+    )
+
+
+def _front_words(front: ParetoFront, request: PlanRequest) -> Text:
+    """What the front is in, and what its marks mean."""
     said = [f"Front: no other design is as good in all of {'; '.join(AXES[axis] for axis in front.axes)}."]
     if front.points and front.points[0].kwh_per_million_tokens is not None:
         factor = front.points[0].kwh_per_million_tokens / float(front.points[0].kilowatts or np.nan)
         said.append(f"A kW is {number(factor)} kWh per million output tokens at this load.")
     if not all(point.within_budget for point in front.points):
         said.append(f"*: above the budget of {kw(request.problem.aim.max_kw)}.")
-    return Group(head, "", made, Text(" ".join(said)), "", inputs_table(inputs), "", *_footer(request))
+    return Text(" ".join(said))
 
 
 def _nothing(front: ParetoFront) -> str:
@@ -97,12 +106,14 @@ def whatif_report(document: Document, request: PlanRequest, inputs: Inputs) -> G
             " / ".join(whole(p["upper_tokens"]) for p in pools),
             style="" if point["feasible"] else "red",
         )
-    feasible = sum(point["feasible"] for point in document["points"])
-    head = Text(
-        f"{len(document['points'])} what-ifs, {feasible} feasible; exact sizes by the model, not simulated.",
-        style="bold",
-    )
+    head = Text(whatif_words(document), style="bold")
     return Group(head, "", made, "", inputs_table(inputs), "", *_footer(request))
+
+
+def whatif_words(document: Document) -> str:
+    """How many of a grid's points have an answer."""
+    feasible = sum(point["feasible"] for point in document["points"])
+    return f"{len(document['points'])} what-ifs, {feasible} feasible; exact sizes by the model, not simulated."
 
 
 def trace_report(name: str, statistics: TraceStatistics, notes: Sequence[str], prefix: float | None) -> Group:

@@ -83,6 +83,10 @@ def compact(names: Sequence[str], counts: Sequence[float]) -> str:
 
 def ranges(design: FleetDesign) -> list[str]:
     """The total tokens of each pool's requests: 1 to 4,096."""
-    uppers = [float(u) for u in np.asarray(design.upper_tokens)]
+    return token_ranges([float(u) for u in np.asarray(design.upper_tokens)])
+
+
+def token_ranges(uppers: Sequence[float]) -> list[str]:
+    """The same of ascending thresholds."""
     lows = [1.0, *(u + 1 for u in uppers[:-1])]
     return [f"{whole(low)} to {whole(upper)}" for low, upper in zip(lows, uppers, strict=True)]

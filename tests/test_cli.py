@@ -102,6 +102,9 @@ def test_out_holds_json_tables_and_plots(planned):
     for name in ("pareto.png", "ttft.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
     assert (folder / "report.txt").read_text().startswith("3 x h100-80gb")
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    for words in ("3 x h100-80gb, one pool", doc["validity"][0]["region"], "The knee is at", "due at", "$4.02"):
+        assert words in page
 
 
 def test_the_page_says_the_verdict_first_and_fits_a_hundred_columns(planned):

@@ -15,11 +15,14 @@ from jaxsim.workload import Workload
 from optim._compile import program
 from optim.binding import Binding
 from optim.cases import choice_of, sized_designs
-from optim.figures import lengths_alone
+from optim.figures import figures, lengths_alone
 from optim.headroom import headroom
 from optim.knobs import KnobKind, knobs
+from optim.plan import Plan, PlanStatus, Round
+from optim.plan_load import plan_knobs, plan_load
 from optim.problem import SLO
 from optim.relax import relax
+from optim.search import Certificate, Proposal
 from optim.sensitivity import study
 from optim.sizing import Targets, whole_replicas
 from optim.slopes import COEFFICIENTS, Point, elasticity, p99s, relaxed_cost
@@ -308,3 +311,48 @@ def turn(design, knob):
     values[knob.pool] = float(knob.words.split("-> ")[1].replace(",", ""))
     profile = eqx.tree_at(lambda p: p.chunk_tokens, design.profile, values)
     return FleetDesign(profile, design.replicas, design.upper_tokens, design.max_context)
+
+
+def planned(found, hardware=(TOY, DEAR)):
+    """A plan whose only try is the fleet of a study, among the hardware of a search with a third pool that is empty."""
+    of = replace(found.problem, max_pools=3)
+    choice = choice_of(of, (hardware[0], hardware[0], hardware[1]))
+    case = choice.case.with_targets(*(np.asarray(v)[[0, 0, 1]] for v in vars(found.targets).values()))
+    design, pools = found.design, (0, 2)
+    padded = case.design(jnp.asarray([3.0, 0.0, 3.0]), jnp.asarray(np.asarray(design.upper_tokens)[[0, 0, 1]]))
+    analytic = figures(design, of.limited, of.rate, model=of.model)
+    usd = float(design.usd_per_hour)
+    proposal = Proposal(choice.profiles, case, padded, pools, design, analytic, usd)
+    tried = Round(Correction.none(3), proposal, None, Certificate(usd, 0.0, "none"))
+    return Plan(PlanStatus.UNVERIFIED, of, 0, design, analytic, usd, rounds=(tried,))
+
+
+def test_a_plans_report_has_the_headroom_and_the_knobs_of_its_study(found):
+    """Through the search's own programs, with its empty pool."""
+    of = planned(found)
+    load = plan_load(of)
+    assert load.headroom.due_rate == pytest.approx(found.headroom.due_rate, rel=2e-5)
+    assert load.headroom.required == found.headroom.required
+    assert load.headroom.usd_per_hour == found.headroom.usd_per_hour
+    mine = {(k.kind, k.pool, k.words): k for k in plan_knobs(of)}
+    all_of_them = [k for k in found.knobs if k.kind in (KnobKind.REPLICAS, KnobKind.THRESHOLD, KnobKind.MAX_NUM_SEQS)]
+    assert {(k.kind, k.pool, k.words) for k in all_of_them} == set(mine)
+    for knob in all_of_them:
+        other = mine[knob.kind, knob.pool, knob.words]
+        assert (other.slo_met, other.overloaded) == (knob.slo_met, knob.overloaded), knob.words
+        for name in ("usd_per_hour", "ttft_p99_ms", "tpot_p99_ms"):
+            assert getattr(other, name) == pytest.approx(getattr(knob, name), rel=1e-6, abs=1e-5), knob.words
+
+
+def test_a_plans_load_has_its_own_rate_its_knee_and_its_end(found):
+    of = planned(found)
+    load = plan_load(of)
+    assert np.all(np.diff(load.rates) > 0)
+    own = load.figures[int(np.flatnonzero(load.rates == of.problem.rate)[0])]
+    assert float(own.ttft_p99_s) == pytest.approx(float(of.analytic.ttft_p99_s), rel=1e-9)
+    for rate, at in zip(load.rates, load.figures, strict=True):
+        assert bool(at.overloaded) == (rate > load.overload_rate)
+        pools = at.pools
+        waits = float(np.sum(np.asarray(pools.share) * np.asarray(pools.wait_probability)))
+        assert (waits <= 0.01) == (rate <= load.knee_rate)
+    assert 0 < load.knee_rate <= load.overload_rate

@@ -77,7 +77,9 @@ Warmup = Annotated[float, typer.Option(help="Share of the time left out at the s
 Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON schema of plan files and leave.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of the simulator's random numbers.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Strict JSON on standard output, nothing else.")]
-Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Also write JSON, CSV and plots there.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Also write JSON, CSV, plots and an HTML report there.")
+]
 
 
 _PARAMETERS = {
@@ -274,6 +276,31 @@ def folder(path: Path | None) -> Path | None:
     except OSError as error:
         fail(f"--out {path}: cannot be made ({error.strerror}); give the path of a folder")
     return path
+
+
+def command_line(context: typer.Context) -> list[str]:
+    """The command as it was given, argument by argument: what to type to have the same again."""
+    words, arguments = ["fleetgrad", str(context.info_name)], []
+    for parameter in context.command.params:
+        value = context.params.get(str(parameter.name))
+        source = context.get_parameter_source(str(parameter.name))
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        if parameter.param_type_name == "argument":
+            arguments += [str(v) for v in (value if isinstance(value, list | tuple) else [value])]
+            continue
+        flag = max(parameter.opts, key=len)
+        if isinstance(value, bool):
+            words.append(flag if value else max(parameter.secondary_opts, key=len))
+            continue
+        for each in value if isinstance(value, list | tuple) else [value]:
+            words += [flag, str(getattr(each, "value", each))]
+    return [*words[:2], *arguments, *words[2:]]
+
+
+def report_line(folder: Path | None) -> list[str]:
+    """Where the HTML report lies, for the end of what people read."""
+    return [] if folder is None else ["", f"Report: {folder / 'report.html'}"]
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

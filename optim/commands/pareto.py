@@ -23,6 +23,7 @@ Axes = Annotated[
 
 
 def pareto(
+    context: typer.Context,
     file: common.File = None,
     thresholds: Thresholds = None,
     axes: Axes = None,
@@ -76,13 +77,22 @@ def pareto(
     document = pareto_document(front, request, inputs)
     report = pareto_report(front, request, inputs)
     if folder is not None:
+        from optim.documents import plain
+        from optim.html_front import pareto_page
+        from optim.html_page import write_page
+        from optim.tables import pareto_verdict
+
         common.write_report(folder / "report.txt", report)
         (folder / "pareto.json").write_text(to_json(document) + "\n", encoding="utf-8")
         write_front(folder, front, request.problem)
+        page = pareto_page(
+            plain(document), verdict=pareto_verdict(front, request).plain, command=common.command_line(context)
+        )
+        write_page(folder / "report.html", page)
     if as_json:
         common.show_json(to_json(document))
     else:
-        common.show(report)
+        common.show(report, *common.report_line(folder))
     if front.recommended is None:
         raise typer.Exit(Exit.INFEASIBLE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ NoSimulate = Annotated[bool, typer.Option("--no-simulate", help="Skip the simula
 
 
 def plan(
+    context: typer.Context,
     file: common.File = None,
     workload: common.WorkloadName = None,
     trace: common.TracePath = None,
@@ -71,7 +73,7 @@ def plan(
     from optim.inputs import flag
     from optim.plan import PRECISION, PlanStatus
     from optim.plan import plan as find
-    from optim.report import plan_report
+    from optim.report import plan_report, verdict
 
     with common.clean_errors():
         request = plan_request(settings, power=True)
@@ -88,42 +90,64 @@ def plan(
         report = plan_report(found, request, inputs)
         if folder is not None:
             told(f"writing {folder}")
+            document |= _further(found)
             common.write_report(folder / "report.txt", report)
             (folder / "plan.json").write_text(to_json(document) + "\n", encoding="utf-8")
-            _write_details(folder, found, document)
+            _write_details(folder, found, document, verdict(found).plain, common.command_line(context))
     if as_json:
         common.show_json(to_json(document))
     else:
-        common.show(report)
+        common.show(report, *common.report_line(folder))
     if found.status is PlanStatus.INFEASIBLE:
         raise typer.Exit(Exit.INFEASIBLE)
     if found.status is PlanStatus.REFUSED:
         raise typer.Exit(Exit.REFUSED)
 
 
-def _write_details(folder: Path, found: Plan, document: Document) -> None:
-    """pools.csv, the sweep over thresholds, and the plots."""
-    from optim.commands.pareto import write_front
-    from optim.pareto import pareto
-    from optim.plots import plot_ttft
-    from optim.words import fleet, number
+def _further(found: Plan) -> Document:
+    """What the report has beside the plan: other loads, the knobs and the simulator's series."""
+    from optim.load_document import load_entry
+    from optim.plan_load import plan_knobs, plan_load
+    from optim.sensitivity_report import knob_entry
+    from optim.simulation_document import series_entry
 
     if found.design is None:
-        return
-    problem = found.problem
-    common.write_csv(folder / "pools.csv", [_pool_row(document, p) for p in range(found.design.num_pools)])
-    write_front(folder, pareto(problem), problem)
+        return {}
+    knobs = [knob_entry(knob, place) for place, knob in enumerate(plan_knobs(found), start=1)]
+    further: Document = {"load": load_entry(plan_load(found), float(found.problem.rate)), "knobs": knobs}
     if found.verification is not None:
-        plot_ttft(
-            found.verification.result,
-            found.design,
-            problem.limited,
-            folder / "ttft.png",
-            rate=problem.rate,
-            model=problem.model,
-            slo=problem.slo,
-            title=f"{fleet(found.design)}: {problem.workload.name} at {number(problem.rate)} req/s",
-        )
+        further["time_series"] = series_entry(found.verification.result)
+    return further
+
+
+def _write_details(folder: Path, found: Plan, document: Document, verdict: str, command: Sequence[str]) -> None:
+    """pools.csv, the sweep over thresholds, the plots and the report."""
+    from optim.commands.pareto import write_front
+    from optim.documents import front_entry, plain
+    from optim.html_page import write_page
+    from optim.html_plan import plan_page
+    from optim.pareto import pareto
+    from optim.plots import plot_ttft
+    from optim.tails import tails
+    from optim.words import fleet, number
+
+    drawn, front = None, None
+    problem = found.problem
+    if found.design is not None:
+        common.write_csv(folder / "pools.csv", [_pool_row(document, p) for p in range(found.design.num_pools)])
+        swept = pareto(problem)
+        write_front(folder, swept, problem)
+        front = plain(front_entry(swept))
+        if found.verification is not None and found.verification.result.ttft.n:
+            result = found.verification.result
+            drawn = tails(
+                result, found.design, problem.limited, rate=problem.rate, model=problem.model, slo=problem.slo
+            )
+            title = f"{fleet(found.design)}: {problem.workload.name} at {number(problem.rate)} req/s"
+            plot_ttft(drawn.ttft, folder / "ttft.png", title=title)
+    write_page(
+        folder / "report.html", plan_page(plain(document), verdict=verdict, command=command, tails=drawn, front=front)
+    )
 
 
 def _pool_row(document: Document, p: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,7 @@ NoSimulate = Annotated[bool, typer.Option("--no-simulate", help="The model alone
 
 
 def power(
+    context: typer.Context,
     file: common.File = None,
     report: Report = "flex",
     workload: common.WorkloadName = None,
@@ -92,10 +94,12 @@ def power(
         }
         if lever == "off":
             further["startup_minutes"] = flag(startup_minutes, given=startup_minutes != 0)
-        _flex(request, further, folder, levels, lever, event_minutes, startup_minutes, not no_simulate, seed, as_json)
+        command = common.command_line(context)
+        timing = (levels, lever, event_minutes, startup_minutes)
+        _flex(request, further, folder, *timing, not no_simulate, seed, as_json, command)
     else:
         further["utilization"] = flag(utilization, given=utilization != UTILIZATIONS)
-        _tokens(request, further, folder, utilization, not no_simulate, seed, as_json)
+        _tokens(request, further, folder, utilization, not no_simulate, seed, as_json, common.command_line(context))
 
 
 def _flex(
@@ -109,6 +113,7 @@ def _flex(
     simulate: bool,
     seed: int,
     as_json: bool,
+    command: Sequence[str],
 ) -> None:
     from jaxsim.energy import stack_power
     from optim.documents import profile_warnings, to_json
@@ -151,6 +156,13 @@ def _flex(
         title = f"{fleet(found.design)}: {found.workload.name} at {number(found.rate)} req/s, an event of"
         plot_flex([found], folder / "flex.png", title=f"{title} {event_minutes:g} min")
         common.write_csv(folder / "flex.csv", flex_rows(found))
+        from optim.documents import plain
+        from optim.html_page import write_page
+        from optim.html_power import flex_page
+        from optim.power_report import flex_verdict
+
+        html = flex_page(plain(document), verdict=flex_verdict(found).plain, command=command)
+        write_page(folder / "report.html", html)
     _written(folder, "flex.json", to_json(document), page, as_json)
 
 
@@ -162,6 +174,7 @@ def _tokens(
     simulate: bool,
     seed: int,
     as_json: bool,
+    command: Sequence[str],
 ) -> None:
     from optim.documents import profile_warnings, to_json
     from optim.plan import PlanStatus
@@ -193,6 +206,13 @@ def _tokens(
         title = f"{problem.workload.name}: fleets for {number(problem.rate)} req/s at equal SLO"
         plot_tokens(found, folder / "tokens.png", title=title)
         common.write_csv(folder / "tokens.csv", tokens_rows(found))
+        from optim.documents import plain
+        from optim.html_page import write_page
+        from optim.html_power import tokens_page
+        from optim.power_report import tokens_verdict
+
+        html = tokens_page(plain(document), verdict=tokens_verdict(found).plain, command=command)
+        write_page(folder / "report.html", html)
     _written(folder, "tokens.json", to_json(document), page, as_json)
     statuses = [one.plan.status for one in found.ranked]
     if all(status is PlanStatus.INFEASIBLE for status in statuses):
@@ -208,4 +228,4 @@ def _written(folder: Path | None, name: str, document: str, page: Any, as_json: 
     if as_json:
         common.show_json(document)
     else:
-        common.show(page)
+        common.show(page, *common.report_line(folder))

@@ -12,6 +12,7 @@ from optim.commands import _common as common
 if TYPE_CHECKING:
     from des import SimulationResult
     from optim.build import FleetRequest
+    from optim.tails import Tails
 
 Precision = Annotated[float | None, typer.Option(help="Run longer until the P99s' intervals are this narrow.")]
 Windows = Annotated[int, typer.Option(min=4, help="Stretches of the time series of occupancy and queues.")]
@@ -22,6 +23,7 @@ RequestsOut = Annotated[
 
 
 def simulate(
+    context: typer.Context,
     file: common.File = None,
     workload: common.WorkloadName = None,
     trace: common.TracePath = None,
@@ -118,35 +120,50 @@ def simulate(
     document = simulation_document(request, result, inputs, analytic, verdict)
     report = simulation_report(request, result, inputs, analytic, verdict)
     if folder is not None:
+        from optim.documents import plain
+        from optim.html_page import write_page
+        from optim.html_simulation import simulation_page
+        from optim.simulation_report import pool_names, rules_lines, simulation_verdict
+
         common.write_report(folder / "report.txt", report)
         (folder / "simulation.json").write_text(to_json(document) + "\n", encoding="utf-8")
         with common.clean_errors():
-            _write_plots(folder, request, result, modelled=analytic is not None)
+            drawn = _write_plots(folder, request, result, modelled=analytic is not None)
+            page = simulation_page(
+                plain(document),
+                verdict=simulation_verdict(request, result, verdict).plain,
+                command=common.command_line(context),
+                tails=drawn,
+                pools=pool_names(request),
+                rules=[line.plain for line in rules_lines(request.rules, result)],
+            )
+            write_page(folder / "report.html", page)
             if requests_out:
                 result.write_requests(folder / "requests.parquet")
     if as_json:
         common.show_json(to_json(document))
     else:
-        common.show(report)
+        common.show(report, *common.report_line(folder))
 
 
-def _write_plots(folder: Path, request: FleetRequest, result: SimulationResult, *, modelled: bool) -> None:
-    """ttft.png and occupancy.png."""
+def _write_plots(folder: Path, request: FleetRequest, result: SimulationResult, *, modelled: bool) -> Tails | None:
+    """ttft.png and occupancy.png; the distributions that were drawn."""
     from optim.plots import plot_occupancy, plot_ttft
     from optim.simulation_report import fleet_words, pool_names, rate_words
+    from optim.tails import tails
 
     if not result.ttft.n:
-        return
+        return None
     title = f"{fleet_words(request)}: {request.workload.name} at {rate_words(request, result)}"
-    plot_ttft(
+    drawn = tails(
         result,
         request.design,
         request.workload,
-        folder / "ttft.png",
         rate=result.rate,
         model=request.model if modelled else None,
         slo=request.slo,
-        title=title,
         rules=request.rules,
     )
+    plot_ttft(drawn.ttft, folder / "ttft.png", title=title)
     plot_occupancy(result, folder / "occupancy.png", pools=pool_names(request), title=title)
+    return drawn

@@ -17,6 +17,7 @@ Tpots = Annotated[str | None, typer.Option("--tpot-p99-ms", help="Objectives on 
 
 
 def whatif(
+    context: typer.Context,
     file: common.File = None,
     rate: Rates = None,
     ttft_p99_ms: Ttfts = None,
@@ -73,15 +74,20 @@ def whatif(
     document = whatif_document(answers, request, inputs)
     report = whatif_report(document, request, inputs)
     if folder is not None:
+        from optim.documents import plain
+        from optim.html_grid import whatif_page
+        from optim.html_page import write_page
+
         common.write_report(folder / "report.txt", report)
         (folder / "whatif.json").write_text(to_json(document) + "\n", encoding="utf-8")
         common.write_csv(folder / "whatif.csv", [_row(point) for point in document["points"]])
         with common.clean_errors():
             answers.write(folder / "whatif.parquet")
+        write_page(folder / "report.html", whatif_page(plain(document), command=common.command_line(context)))
     if as_json:
         common.show_json(to_json(document))
     else:
-        common.show(report)
+        common.show(report, *common.report_line(folder))
     if document["status"] == "infeasible":
         raise typer.Exit(Exit.INFEASIBLE)
 

@@ -53,7 +53,7 @@ def test_the_shortest_path_is_the_cheapest_of_all_designs_on_the_nodes(model, po
     assert found.bound <= found.paths[0].usd_per_hour
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [pytest.param("step", marks=pytest.mark.slow), "kimura"])
 def test_the_bound_holds_for_thresholds_between_the_nodes(model):
     """Every second whole token as a threshold, on every pair of hardware: nothing is cheaper than the bound."""
     asked = problem(model)

@@ -51,7 +51,7 @@ def fleet(of, replicas=(3.0, 3.0), cut=1500.0, hardware=(TOY, DEAR)):
     return FleetDesign.of(list(hardware), list(replicas), [cut, of.context])
 
 
-@pytest.fixture(scope="module", params=["step", "kimura"])
+@pytest.fixture(scope="module", params=[pytest.param("step", marks=pytest.mark.slow), "kimura"])
 def model(request):
     return request.param
 
@@ -192,6 +192,7 @@ def test_reoptimised_sensitivities_equal_differences_of_the_whole_relaxation(mod
         assert fleet_wide[name].reoptimized_usd_per_hour == pytest.approx(slack, rel=0.03, abs=1e-3 * scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["step"], indirect=True)
 def test_an_optimum_on_a_kink_has_no_one_slope(found):
     """Here TTFT and TPOT set the size of the first pool together, so the optimum's slope is neither's."""

@@ -61,6 +61,7 @@ def spelled_out(tmp_path_factory):
     return strict(result.stdout), folder / "out"
 
 
+@pytest.mark.slow
 def test_pools_spelled_out_are_priced_as_they_are(spelled_out):
     doc, _ = spelled_out
     assert doc["kind"] == "sensitivity" and doc["status"] == "ok" and doc["model"] == "step"
@@ -79,6 +80,7 @@ def test_pools_spelled_out_are_priced_as_they_are(spelled_out):
     assert any("[serving]" in warning for warning in doc["warnings"])
 
 
+@pytest.mark.slow
 def test_out_holds_the_same_as_tables(spelled_out):
     doc, folder = spelled_out
     assert strict((folder / "sensitivity.json").read_text()) == doc

@@ -70,6 +70,7 @@ def test_more_load_and_less_time_never_cost_less(grid):
     assert np.all(np.diff(grid.usd_per_hour[:, 1:], axis=1) <= 4.02 + 1e-9)
 
 
+@pytest.mark.slow
 def test_costs_are_those_that_the_planner_proposes(grid):
     """The planner also fits thresholds to whole sizes: it saves at most the rounding up of each of two pools."""
     for i, j in ((0, 1), (1, 2), (2, 1), (2, 2)):

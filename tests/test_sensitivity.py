@@ -323,7 +323,7 @@ def planned(found, hardware=(TOY, DEAR)):
     padded = case.design(jnp.asarray([3.0, 0.0, 3.0]), jnp.asarray(np.asarray(design.upper_tokens)[[0, 0, 1]]))
     analytic = figures(design, of.limited, of.rate, model=of.model)
     usd = float(design.usd_per_hour)
-    proposal = Proposal(choice.profiles, case, padded, pools, design, analytic, usd)
+    proposal = Proposal(choice.profiles, case, padded, pools, design, analytic, usd, usd)
     tried = Round(Correction.none(3), proposal, None, Certificate(usd, 0.0, "none"))
     return Plan(PlanStatus.UNVERIFIED, of, 0, design, analytic, usd, rounds=(tried,))
 

@@ -96,7 +96,13 @@ def test_every_input_has_its_source(flexed):
 
 def test_flex_writes_its_files(flexed):
     _, folder = flexed
-    assert {path.name for path in folder.iterdir()} == {"flex.json", "flex.csv", "flex.png", "report.txt"}
+    assert {path.name for path in folder.iterdir()} == {
+        "flex.json",
+        "flex.csv",
+        "flex.png",
+        "report.txt",
+        "report.html",
+    }
     assert len((folder / "flex.csv").read_text().splitlines()) == 4
     page = (folder / "report.txt").read_text()
     assert "No level is safe for an event of 2 min (simulated)" in " ".join(page.split())
@@ -137,7 +143,13 @@ def test_tokens_are_ranked_by_energy(ranked):
         assert not one["verified"]
     assert doc["same_model"] is None
     assert "do not say of which model" in doc["same_model_text"]
-    assert {path.name for path in folder.iterdir()} == {"tokens.json", "tokens.csv", "tokens.png", "report.txt"}
+    assert {path.name for path in folder.iterdir()} == {
+        "tokens.json",
+        "tokens.csv",
+        "tokens.png",
+        "report.txt",
+        "report.html",
+    }
 
 
 def test_no_profile_is_exit_status_3(plan_file):

@@ -13,6 +13,7 @@ from optim.html_page import Block, Chart, Code, Folded, Section, Words
 from optim.html_tables import inputs_table, profile_words, profiles_table, validity_table
 from optim.tails import Tails
 from optim.validity_document import OF_THE_MODEL
+from optim.words import percent
 
 _LIBRARIES = ("jax", "numba", "numpy")
 _MODEL = {
@@ -55,6 +56,18 @@ def inputs(document: Document) -> Section:
     if document.get("profiles"):
         blocks += [profile_words(document), profiles_table(document)]
     return Section("inputs", "Inputs and where they came from", blocks)
+
+
+def simulated_words(document: Document) -> list[str]:
+    """How much was simulated, and what of it is in no figure."""
+    found = document["verification"]
+    said = [
+        f"simulated {found['simulated_requests']:,} requests with seed {document['seed']}, the first "
+        f"{percent(found['warmup_fraction'])} of the time left out"
+    ]
+    if found["undefined_tpot"]:
+        said.append(f"{found['undefined_tpot']:,} requests with one output token have no TPOT and are left out of it")
+    return said
 
 
 def validity(document: Document, further: Sequence[str] = ()) -> Section:

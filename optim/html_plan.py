@@ -181,11 +181,5 @@ def _simulated(document: Document) -> list[str]:
     found = document["verification"]
     if found is None:
         return ["not simulated: every figure is the model's"] if "design" in document else []
-    said = [
-        f"simulated {found['simulated_requests']:,} requests with seed {document['seed']}, the first "
-        f"{percent(found['warmup_fraction'])} of the time left out; {percent(found['attainment'])} of all offered "
-        "requests met every objective"
-    ]
-    if found["undefined_tpot"]:
-        said.append(f"{found['undefined_tpot']:,} requests with one output token have no TPOT and are left out of it")
-    return said
+    met = f"{percent(found['attainment'])} of all offered requests met every objective"
+    return [*common.simulated_words(document), met]

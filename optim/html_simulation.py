@@ -55,7 +55,7 @@ def simulation_page(
         *common.distributions(tails),
         *common.over_time(document, pools),
         common.inputs(document),
-        common.validity(document, _left_out(document)),
+        common.validity(document, common.simulated_words(document)),
         common.reproduction(document, command, "simulation.json"),
     ]
     return Page(
@@ -118,14 +118,3 @@ def _counts(document: Document, pools: Sequence[str]) -> Table:
         row("replica-hours up", "replica_hours"),
     ]
     return Table(["counted", *pools], rows)
-
-
-def _left_out(document: Document) -> list[str]:
-    found = document["verification"]
-    said = [
-        f"{found['simulated_requests']:,} requests with seed {document['seed']}, the first "
-        f"{percent(found['warmup_fraction'])} of the time left out"
-    ]
-    if found["undefined_tpot"]:
-        said.append(f"{found['undefined_tpot']:,} requests with one output token have no TPOT and are left out of it")
-    return said

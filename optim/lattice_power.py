@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Generic, TypeVar
 
 import jax
@@ -175,6 +176,7 @@ def dual_bound(bound: Callable[[float, float], float], aim: Aim, first_price: fl
         first_price: of a kilowatt, value per kW, to begin with; > 0 and finite where there is a budget.
     """
 
+    @cache
     def at(price: float) -> float:
         lowest = bound(aim.usd, aim.kw + price)
         return lowest if price == 0.0 else lowest - price * aim.max_kw

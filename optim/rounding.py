@@ -72,9 +72,11 @@ def _closer(case: Case, best: Rounded, *, model: str, aim: Aim) -> Rounded:
     """
     first, last = float(case.shortest), float(case.longest)
     for pool in range(case.num_pools - 1):
-        for low, high, number in ((first, last, _GRID), (1.0 - _WINDOW, 1.0 + _WINDOW, _GRID // 2)):
-            if low < 1.0 < high:
-                low, high = (max(end * best.upper_tokens[pool], first) for end in (low, high))
+        for near in (False, True):
+            low, high, number = first, last, _GRID
+            if near:
+                number = _GRID // 2
+                low, high = (max(part * best.upper_tokens[pool], first) for part in (1.0 - _WINDOW, 1.0 + _WINDOW))
             rows = np.repeat(best.upper_tokens[None], number + 1, axis=0)
             rows[1:, pool] = np.floor(np.geomspace(low, max(high, low), number))
             below = rows[:, pool - 1] if pool else np.ones(len(rows))

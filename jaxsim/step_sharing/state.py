@@ -325,9 +325,8 @@ def _noise(work: Array, none: Array, chunk_work: Array, chunk_variance: Array, m
     shares = [(1.0 - some)[:, None] * _WITHOUT.weight, some[:, None] * _BESIDE.weight]
     return _Noise(
         mix=jnp.concatenate([without, beside * (1.0 - of_chunks)], axis=1),
-        chunk=jnp.concatenate(
-            [0.0 * without - chunk_work[:, None], (mean - chunk_work)[:, None] + beside * of_chunks], 1
-        ),
+        chunk=jnp.concatenate([jnp.zeros_like(without), mean[:, None] + beside * of_chunks], axis=1)
+        - chunk_work[:, None],
         weight=jnp.concatenate(shares, axis=1),
     )
 

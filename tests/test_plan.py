@@ -163,7 +163,7 @@ def test_a_cap_on_gpus_is_met_by_dearer_ones_where_those_fit(monkeypatch, cap, n
     slow, fast = make_profile(name="slow", usd_per_gpu_hour=0.1), make_profile(name="fast", usd_per_gpu_hour=10.0)
     asked = problem(profiles=(slow, fast), max_gpus=cap)
 
-    def sizes(case, upper, *, model):
+    def sizes(case, upper, *, model, aim):
         prices = np.asarray(case.profile.usd_per_hour)
         number = np.array([0.0, 9.0 if prices[1] < 1.0 else 3.0])
         return Rounded(number, np.array([1.0, asked.context]), number, float(number @ prices), -1.0)

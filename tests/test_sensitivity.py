@@ -200,6 +200,7 @@ def test_an_optimum_on_a_kink_has_no_one_slope(found):
     assert [one.reoptimized_usd_per_hour for one in fleet_wide] == [None] * 3
 
 
+@pytest.mark.slow
 def test_a_correction_reaches_the_price_of_an_objective():
     """The target moves by less than the objective: the price of the objective is that of the target, divided."""
     of = asked("step", slo=SLO(0.4, 0.05))

@@ -103,6 +103,7 @@ def test_out_holds_the_same_as_tables(spelled_out):
     assert max(map(len, page.splitlines())) <= 100
 
 
+@pytest.mark.slow
 def test_a_fleet_that_is_short_is_said_to_be(tmp_path):
     result = run(tmp_path, LOAD + SPELLED_OUT, "--rate", "200")
     assert result.exit_code == 0, result.output

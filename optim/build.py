@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 import des
-from jaxsim.embedded import workload as embedded
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
 from jaxsim.workload import Workload
-from optim.config import FLAGS, ConfigError, Settings
+from optim.config import ConfigError, Settings
 from optim.inputs import Input, Inputs
 from optim.plan_file import OWN, SIMULATOR, PoolTable
 from optim.power_settings import power_terms
@@ -22,6 +19,7 @@ from optim.profile_file import find_profile
 from optim.rule_tables import transfer_link
 from optim.rules import Rules, own_rate, simulator_rules
 from optim.table_types import Table
+from optim.workload_settings import load_inputs, rate_of, workload_of
 
 MAX_POOLS = 2
 LONG_REQUESTS = "reject"
@@ -70,11 +68,11 @@ def plan_request(settings: Settings, *, used: tuple[str, ...] = (), power: bool 
     """
     slo, fleet = settings.tables.slo, settings.tables.fleet
     if slo.ttft_p99_ms is None:
-        raise ConfigError(_missing(settings, "slo.ttft_p99_ms", "it has no default: what P99 do your users need?"))
+        raise settings.missing("slo.ttft_p99_ms", "it has no default: what P99 do your users need?")
     if fleet.profiles is None:
-        raise ConfigError(_missing(settings, "fleet.profiles", 'hardware to choose from, such as ["h100-80gb"]'))
+        raise settings.missing("fleet.profiles", 'hardware to choose from, such as ["h100-80gb"]')
     workload = workload_of(settings)
-    rate = _rate(settings, workload)
+    rate = rate_of(settings, workload)
     profiles = tuple(_profile(settings, "fleet.profiles", name) for name in fleet.profiles)
     of_power: Inputs = {}
     terms, notes = power_terms(settings, profiles, fleet.model or MODEL, of_power) if power else (None, ())
@@ -92,7 +90,7 @@ def plan_request(settings: Settings, *, used: tuple[str, ...] = (), power: bool 
             power=terms,
         )
     inputs = {
-        **_load_inputs(settings, workload, rate),
+        **load_inputs(settings, workload, rate),
         **_slo_inputs(settings),
         "profiles": Input([p.name for p in profiles], settings.source("fleet.profiles")),
         "max_pools": Input(problem.max_pools, settings.source("fleet.max_pools")),
@@ -126,14 +124,14 @@ def disagg_request(settings: Settings) -> DisaggRequest:
     asked = plan_request(settings)
     if asked.problem.slo.tpot_p99_s is None:
         hint = "without it nothing sizes the pool that generates"
-        raise ConfigError(_missing(settings, "slo.tpot_p99_ms", hint))
+        raise settings.missing("slo.tpot_p99_ms", hint)
     inputs = {**asked.inputs}
     names = [str(profile.name) for profile in asked.problem.profiles]
     with settings.naming("transfer"):
         link = transfer_link(settings, names, inputs)
     if link is None:
         hint = "the link that KV caches go over, such as 50 for 400 Gbit/s"
-        raise ConfigError(_missing(settings, "transfer.gb_per_s", hint))
+        raise settings.missing("transfer.gb_per_s", hint)
     return DisaggRequest(asked.problem, link, inputs, _unused_to_plan(settings, used=("transfer",)))
 
 
@@ -190,9 +188,9 @@ def fleet_request(settings: Settings, *, routers: bool = False) -> FleetRequest:
     names = [str(profile.name) for profile in profiles]
     rules = simulator_rules(settings, workload, profiles=names, model=model, routers=routers)
     own = own_rate(settings, rules, whole)
-    rate, said = (_rate(settings, whole), "the workload's own rate") if own is None else own
+    rate, said = (rate_of(settings, whole), "the workload's own rate") if own is None else own
     inputs = {
-        **_load_inputs(settings, whole, rate, said),
+        **load_inputs(settings, whole, rate, said),
         **_slo_inputs(settings),
         "pools": Input(len(upper), settings.source("fleet.pools")),
         "max_context_tokens": Input(
@@ -253,57 +251,6 @@ def _ranges(settings: Settings, pools: list[PoolTable]) -> tuple[list[float], li
     return contexts, upper
 
 
-def workload_of(settings: Settings) -> Workload:
-    """The workload that a plan file and flags name, whole.
-
-    Raises:
-        ConfigError: none or several are named, or it cannot be read.
-    """
-    table = settings.tables.workload
-    given = [name for name in ("name", "trace", "cdf") if getattr(table, name) is not None]
-    place = settings.where("workload")
-    if len(given) != 1:
-        found = f"got {' and '.join(given)}" if given else "got none"
-        raise ConfigError(
-            f"{place} must be exactly one of name (--workload), trace (--trace), cdf (--cdf), {found}; "
-            'such as name = "azure-conversation"'
-        )
-    kind = given[0]
-    for option in ("map", "time_unit", "failed"):
-        if getattr(table, option) is not None and kind != "trace":
-            raise settings.error(f"workload.{option}", f"is for a trace; the workload is given by {kind}")
-    if table.output_share is not None and kind == "trace":
-        raise settings.error("workload.output_share", "is for a cdf; a trace has measured output tokens")
-    if table.name is not None:
-        return _read(settings, "workload.name", lambda: embedded(str(table.name), output_share=table.output_share))
-    if table.trace is not None:
-        path = settings.path("workload.trace", table.trace)
-        columns, unit, failed = table.map, table.time_unit, table.failed or "drop"
-        read = partial(Workload.from_trace, path, columns=columns, time_unit=unit, failed=failed)
-        return _read(settings, "workload.trace", read)
-    if table.output_share is None:
-        raise ConfigError(_missing(settings, "workload.output_share", "a CDF of total tokens does not know it"))
-    share, path = table.output_share, settings.path("workload.cdf", str(table.cdf))
-    return _read(settings, "workload.cdf", lambda: Workload.from_cdf(path, output_share=share, name=path.stem))
-
-
-def _read(settings: Settings, key: str, read: Callable[[], Workload]) -> Workload:
-    try:
-        return read()
-    except (ValueError, OSError) as error:
-        raise settings.error(key, error) from error
-
-
-def _rate(settings: Settings, workload: Workload) -> float:
-    rate = settings.tables.workload.rate
-    rate = workload.rate if rate is None else rate
-    if rate is None:
-        raise ConfigError(
-            _missing(settings, "workload.rate", f"requests per second; workload {workload.name!r} has none of its own")
-        )
-    return float(rate)
-
-
 def _slo(settings: Settings) -> SLO:
     table = settings.tables.slo
     tpot = None if table.tpot_p99_ms is None else table.tpot_p99_ms / 1e3
@@ -317,30 +264,9 @@ def _profile(settings: Settings, key: str, name: str) -> Profile:
         raise settings.error(key, error) from error
 
 
-def _load_inputs(
-    settings: Settings, workload: Workload, rate: float | None, own: str = "the workload's own rate"
-) -> Inputs:
-    table = settings.tables.workload
-    kind = next(name for name in ("name", "trace", "cdf") if getattr(table, name) is not None)
-    shares = {}
-    if table.output_share is not None:
-        shares["output_share"] = Input(table.output_share, settings.source("workload.output_share"))
-    return {
-        "workload": Input(workload.name, settings.source(f"workload.{kind}")),
-        **shares,
-        "rate_rps": Input(rate, settings.source("workload.rate", own)),
-    }
-
-
 def _slo_inputs(settings: Settings) -> Inputs:
     table = settings.tables.slo
     return {
         key: Input(getattr(table, key), settings.source(f"slo.{key}", "default: no objective"))
         for key in ("ttft_p99_ms", "tpot_p99_ms")
     }
-
-
-def _missing(settings: Settings, key: str, hint: str) -> str:
-    flag = FLAGS[key]
-    where = f"{settings.file.name}: {key} (or {flag})" if settings.file is not None else f"{flag} (or {key} in a file)"
-    return f"{where} is required; {hint}"

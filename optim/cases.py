@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,7 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxsim.evaluate import Metrics, PoolDemand, Tables, metrics, pool_demands, pool_law, pool_laws, tabulate
+from jaxsim.evaluate import (
+    Metrics,
+    PoolDemand,
+    Tables,
+    metrics,
+    pool_demand,
+    pool_demands,
+    pool_law,
+    pool_laws,
+    tabulate,
+)
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
 from jaxsim.workload import LengthTable, Workload
@@ -24,6 +34,9 @@ Scalar = Float[Array, ""]
 
 IDLE_RATE = 1e-9
 """Requests per second that find every engine idle."""
+
+FEW_POOLS = 2
+"""Up to so many pools a search asks for few sizes, and waits for the compiler rather than for them."""
 
 
 class Case(eqx.Module):
@@ -123,12 +136,54 @@ class Margins(NamedTuple):
 
 def sized_designs(case: Case, upper: np.ndarray, *, model: str) -> SizedDesigns:
     """Exact sizes of thresholds, one design a row."""
-    return SizedDesigns(*in_batches(lambda rows: _sizes(case, rows[0], model=model), upper))
+    replicas, feasible = np.zeros(upper.shape), np.ones(len(upper), dtype=bool)
+    for pool, (low, high) in enumerate(_intervals(upper)):
+        size, enough = pool_sizes(case, pool, low, high, model=model)
+        replicas[:, pool], feasible = size, feasible & enough
+    return SizedDesigns(replicas, feasible)
 
 
 def margins(case: Case, upper: np.ndarray, replicas: np.ndarray, *, model: str) -> Margins:
     """How far whole designs, one a row, are from what each constraint allows."""
-    return Margins(*in_batches(lambda rows: _margins(case, rows[0], rows[1], model=model), upper, replicas))
+    found = [
+        pool_margins(case, pool, low, high, replicas[:, pool], model=model)
+        for pool, (low, high) in enumerate(_intervals(upper))
+    ]
+    return Margins(*(np.stack(column, axis=1) for column in zip(*found, strict=True)))
+
+
+def _intervals(upper: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Lower and upper thresholds of each pool."""
+    return list(zip([np.zeros(len(upper)), *upper.T[:-1]], upper.T, strict=True))
+
+
+def pool_sizes(
+    case: Case, pool: int, lower: np.ndarray, upper: np.ndarray, *, model: str, many: bool | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Real replicas of one pool of a case for lower < total <= upper, and whether any number is enough, row by row.
+
+    `many` says whether the search is among more than `FEW_POOLS`; left out, by the case's own.
+    """
+    run = _pool_sizes[case.num_pools > FEW_POOLS if many is None else many]
+    size, feasible = _of_pool(run, case, pool, lower, upper, model=model)
+    return size, feasible
+
+
+def pool_margins(
+    case: Case, pool: int, lower: np.ndarray, upper: np.ndarray, replicas: np.ndarray, *, model: str
+) -> Margins:
+    """What `margins` says of one pool with that many replicas, row by row."""
+    run = _pool_margins[case.num_pools > FEW_POOLS]
+    return Margins(*_of_pool(run, case, pool, lower, upper, replicas, model=model))
+
+
+def _of_pool(run: Callable[..., Any], case: Case, pool: int, *columns: np.ndarray, model: str) -> list[np.ndarray]:
+    """A program of one pool over columns of numbers; equal rows are computed once."""
+    profile, tables, targets = jax.tree.map(lambda leaf: leaf[pool], (case.profile, case.tables, case.targets))
+    held = Pool(profile, tables, targets, case.rate)
+    rows, back = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    found = in_batches(lambda parts: run(held, *parts, model=model), *rows.T)
+    return [column[back.ravel()] for column in found]
 
 
 def in_batches(
@@ -142,26 +197,41 @@ def in_batches(
     return [np.concatenate([np.asarray(v) for v in column])[:number] for column in zip(*parts, strict=True)]
 
 
-@program
-def _sizes(case: Case, upper: Array, *, model: str) -> tuple[Array, Array]:
-    size = jax.vmap(lambda u: case.sizes(u, model=model, relaxed=False))(upper)
-    return size.replicas, jnp.all(size.feasible, axis=1)
+class Pool(NamedTuple):
+    """One pool of a case."""
+
+    profile: Profile
+    tables: Tables
+    targets: Targets
+    rate: Scalar
+
+    def demand(self, lower: Scalar, upper: Scalar, model: str) -> PoolDemand:
+        """Of lower < total <= upper."""
+        accepted = jnp.minimum(upper, jnp.asarray(self.profile.kv_tokens)) if model == "step" else upper
+        return pool_demand(self.tables.table, self.profile, lower, accepted, upper, rate=self.rate)
 
 
-@program
-def _margins(case: Case, upper: Array, replicas: Array, *, model: str) -> tuple[Array, Array]:
-    def pool(demand: PoolDemand, targets: Targets, number: Array) -> tuple[Array, Array]:
-        engines = jnp.where(number > 0, number, 1.0)
-        over = excess(demand, engines, targets, relaxed=False)
+def _sizes(pool: Pool, lower: Array, upper: Array, *, model: str) -> tuple[Array, Array]:
+    def one(low: Array, high: Array) -> tuple[Array, Array]:
+        size = required_replicas(pool.demand(low, high, model), pool.targets, relaxed=False)
+        return size.replicas, size.feasible & ~beyond_cache(pool.tables.lengths, pool.profile, low, high)
+
+    return jax.vmap(one)(lower, upper)
+
+
+def _margins(pool: Pool, lower: Array, upper: Array, replicas: Array, *, model: str) -> tuple[Array, Array]:
+    def one(low: Array, high: Array, number: Array) -> tuple[Array, Array]:
+        demand = pool.demand(low, high, model)
+        over = excess(demand, jnp.where(number > 0, number, 1.0), pool.targets, relaxed=False)
         over = jnp.where(demand.rate > 0, jnp.where(number > 0, over, jnp.inf), -jnp.inf)
+        over = jnp.where(beyond_cache(pool.tables.lengths, pool.profile, low, high), jnp.inf, over)
         return over, pool_law(demand, number).utilization
 
-    def one(thresholds: Array, engines: Array) -> tuple[Array, Array]:
-        demands = pool_demands(case.design(engines, thresholds), case.tables, case.rate, model=model)
-        over, load = jax.vmap(pool)(demands, case.targets, engines)
-        return jnp.where(case.beyond_cache(thresholds)[:, None], jnp.inf, over), load
+    return jax.vmap(one)(lower, upper, replicas)
 
-    return jax.vmap(one)(upper, replicas)
+
+_pool_sizes, _pool_margins = ((program(f), program(f, fast=False)) for f in (_sizes, _margins))
+"""Compiled fast, and to run fast."""
 
 
 @program

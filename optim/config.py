@@ -84,7 +84,7 @@ FLAGS = {
 """The flag that overrides each key of a plan file."""
 
 _KINDS = {
-    "workload": (("name", "trace", "cdf"), ("output_share", "map", "time_unit", "failed")),
+    "workload": (("name", "trace", "cdf", "mix"), ("output_share", "map", "time_unit", "failed")),
     "demand": (
         ("table", "from_trace"),
         ("rates_rps", "peak_rps", "trough_rps", "peak_hour", "interval_minutes", "zeros", "map", "only"),
@@ -131,6 +131,12 @@ class Settings:
         """A path in the file is relative to the file; one in a flag to the working directory."""
         folder = Path() if key in self.from_flags or self.file is None else self.file.parent
         return folder / Path(value).expanduser()
+
+    def missing(self, key: str, hint: str) -> ConfigError:
+        """An error at a key that has a flag and must be given."""
+        flag, file = FLAGS[key], self.file
+        where = f"{flag} (or {key} in a file)" if file is None else f"{file.name}: {key} (or {flag})"
+        return ConfigError(f"{where} is required; {hint}")
 
     def error(self, key: str, problem: str | Exception) -> ConfigError:
         """An error at a key: what the key must be, or what was found where it points."""

@@ -20,21 +20,16 @@ from functools import partial
 from itertools import product
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
-from jaxsim.evaluate import pool_demand
-from optim._compile import program
-from optim.cases import Case, beyond_cache, in_batches
+from optim.cases import FEW_POOLS, Case, pool_sizes
 from optim.lattice_power import Point, Weighted, dual_bound, power_tables, within_budget
 from optim.power_terms import Aim
-from optim.sizing import Targets, required_replicas, whole_replicas
+from optim.sizing import Targets, whole_replicas
 
 NODES = {1: 1, 2: 192, 3: 96, 4: 64, 5: 48, 6: 40}
 """Cells of the lattice by the number of pools: middle pools need every pair of nodes."""
 
-_BATCH = 512
 _CHEAPEST = Aim()
 
 
@@ -96,28 +91,16 @@ def nodes_of(case: Case, cells: int) -> np.ndarray:
     return np.concatenate([[below], inner, [longest]])
 
 
-@program
-def _interval_sizes(
-    case: Case, lower: Float[Array, " rows"], upper: Float[Array, " rows"], targets: Targets, *, model: str
-) -> tuple[Array, Array]:
-    """Real replicas of each interval on the case's one pool, and whether any number is enough."""
-    table, profile, lengths = jax.tree.map(lambda leaf: leaf[0], (case.tables.table, case.profile, case.tables.lengths))
+def interval_sizes(
+    case: Case, nodes: np.ndarray, pairs: np.ndarray, targets: Targets, *, model: str, many: bool = False
+) -> np.ndarray:
+    """Whole replicas of the intervals between pairs of nodes (rows of two indices); inf where no number is enough.
 
-    def one(low: Array, high: Array) -> tuple[Array, Array]:
-        demand = pool_demand(table, profile, low, high, high, rate=case.rate)
-        size = required_replicas(demand, targets, relaxed=False)
-        holds = ~beyond_cache(lengths, profile, low, high)
-        return jnp.where(demand.rate > 0, size.replicas, 0.0), (size.feasible & holds) | (demand.rate <= 0)
-
-    return jax.vmap(one)(lower, upper)
-
-
-def interval_sizes(case: Case, nodes: np.ndarray, pairs: np.ndarray, targets: Targets, *, model: str) -> np.ndarray:
-    """Whole replicas of the intervals between pairs of nodes (rows of two indices); inf where no number is enough."""
+    `many` is for searches among more than a few pools, where the program pays that runs fast and compiles slowly.
+    """
     low, high = nodes[np.asarray(pairs)].T
-    size, feasible = in_batches(
-        lambda rows: _interval_sizes(case, rows[0], rows[1], targets, model=model), low, high, size=_BATCH
-    )
+    aimed = case.with_targets(np.asarray(targets.ttft_s)[None], np.asarray(targets.tpot_s)[None])
+    size, feasible = pool_sizes(aimed, 0, low, high, model=model, many=many)
     return np.where(feasible, whole_replicas(size), np.inf)
 
 
@@ -203,7 +186,7 @@ def _sizes(hardware: list[Case], targets: list[Targets], nodes: np.ndarray, *, m
             table = known.setdefault(key, np.full((count, count), np.nan))
             missing = allowed[np.isnan(table[allowed[:, 0], allowed[:, 1]])]
             if len(missing):
-                found = interval_sizes(case, nodes, missing, target, model=model)
+                found = interval_sizes(case, nodes, missing, target, model=model, many=num_pools > FEW_POOLS)
                 table[missing[:, 0], missing[:, 1]] = found
             sizes[pool, p, allowed[:, 0], allowed[:, 1]] = table[allowed[:, 0], allowed[:, 1]]
     sizes[:, :, np.arange(count), np.arange(count)] = 0.0

@@ -16,8 +16,8 @@ from optim.power_tables import PowerLawRow, PowerTable
 from optim.table_types import Count, NonNegative, Positive, Share, Table, Text, Tokens
 
 
-class WorkloadTable(Table):
-    """What is served: exactly one of `name`, `trace`, `cdf`."""
+class StreamTable(Table):
+    """Requests of one kind: exactly one of `name`, `trace`, `cdf`."""
 
     name: Text | None = Field(None, description="embedded workload; `fleetgrad profiles` lists them")
     trace: Text | None = Field(None, description="request trace: CSV, parquet or JSON lines; relative to this file")
@@ -29,6 +29,12 @@ class WorkloadTable(Table):
     map: dict[str, Text] | None = Field(None, description="our column names to the trace's")
     time_unit: Literal["s", "ms", "us", "ns"] | None = Field(None, description="of the trace's numeric timestamps")
     failed: Literal["drop", "keep"] | None = Field(None, description="trace requests with 0 output tokens")
+
+
+class WorkloadTable(StreamTable):
+    """What is served: one stream, or a `mix` of several; with a mix, `rate` is that of all, in their proportions."""
+
+    mix: list[StreamTable] | None = Field(None, min_length=1, description="streams served together, each at its rate")
 
 
 class SloTable(Table):
@@ -317,6 +323,7 @@ TABLES: dict[str, type[Table]] = {
 }
 
 ROWS: dict[str, type[Table]] = {
+    "workload.mix": StreamTable,
     "fleet.pools": PoolTable,
     "power.laws": PowerLawRow,
     "scaling.prices": GpuPriceRow,

@@ -15,7 +15,7 @@ from itertools import product
 
 import numpy as np
 
-from optim.cases import Case, margins, sized_designs
+from optim.cases import Case, margins, pool_margins, sized_designs
 from optim.power_terms import Aim
 from optim.priced import priced, settled
 from optim.sizing import whole_replicas
@@ -186,9 +186,7 @@ def _fill(case: Case, replicas: np.ndarray, *, model: str) -> np.ndarray:
         low, high = floor.copy(), np.full(len(replicas), longest)
         for _ in range(_BISECTIONS):
             middle = np.ceil(0.5 * (low + high))
-            trial = upper.copy()
-            trial[:, pool] = middle
-            worst = margins(case, trial, engines, model=model).excess[:, pool].max(axis=1)
+            worst = pool_margins(case, pool, floor, middle, engines[:, pool], model=model).excess.max(axis=1)
             low, high = (
                 np.where(worst <= 0, middle, low),
                 np.where(worst <= 0, high, np.maximum(middle - 1.0, low)),

@@ -32,6 +32,9 @@ from optim.verify import Correction
 MOST_CHOICES = 3
 """Choices of hardware whose thresholds are refined between the nodes of the lattice."""
 
+_SAME = 1e-12
+"""A bound this close to a value, relative, is the value but for rounding."""
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -98,6 +101,7 @@ class Search:
         self.single = cases(problem, num_pools=1)
         self._choices: dict[tuple[int, ...], Choice] = {}
         self._lattices: dict[bytes, Lattice] = {}
+        self._descents: dict[tuple[int, ...], np.ndarray] = {}
 
     def choice(self, hardware: tuple[int, ...]) -> Choice:
         """The case of so many pools on these profiles of the problem."""
@@ -128,8 +132,7 @@ class Search:
             choice = self.choice(path.hardware)
             aim = self._aim(correction, choice.profiles)
             case = choice.case.with_targets(*correction.targets(self.problem.slo))
-            _, upper = relax(_weighed(case, path, aim), model=self.problem.model)
-            starts = np.concatenate([np.maximum(path.upper_tokens, 1.0)[None], np.asarray(upper)])
+            starts = np.concatenate([np.maximum(path.upper_tokens, 1.0)[None], self._relaxed(case, path, aim)])
             rounded = round_plan(case, starts, model=self.problem.model, aim=aim)
             if rounded is None:
                 continue
@@ -143,7 +146,7 @@ class Search:
         """How far a value is above the bound under the corrected model."""
         found, power = self.lattice(correction), self.problem.power
         bound = min(found.bound, value)
-        gap = 0.0 if value == 0 else 1.0 - bound / value
+        gap = 0.0 if np.isclose(bound, value, rtol=_SAME, atol=0.0) else 1.0 - bound / value
         method = f"shortest path over {found.nodes} thresholds, whole replicas"
         if np.isfinite(self.problem.aim.max_kw):
             method += ", the budget on power priced"
@@ -170,6 +173,16 @@ class Search:
         over = [float(path.replicas @ gpus[list(path.hardware)]) > most for path in found.paths]
         ranked = sorted(zip(over, range(len(over)), strict=True))
         return [found.paths[at] for _, at in ranked[:MOST_CHOICES]]
+
+    def _relaxed(self, case: Case, path: Path, aim: Aim) -> np.ndarray:
+        """Thresholds that the descent finds on this hardware, one row a start, best first.
+
+        They are starts for the search of whole sizes: found once, as a correction moves them little.
+        """
+        if path.hardware not in self._descents:
+            _, upper = relax(_weighed(case, path, aim), model=self.problem.model)
+            self._descents[path.hardware] = np.asarray(upper)
+        return self._descents[path.hardware]
 
     def _proposal(self, choice: Choice, rounded: Rounded) -> Proposal:
         replicas, upper = rounded.replicas, rounded.upper_tokens

@@ -146,8 +146,8 @@ def _workload(fleet: ExportFleet, file: Path | None, flags: dict[str, Any]) -> C
 
     def found() -> Workload:
         from jaxsim.embedded import workload_names
-        from optim.build import workload_of
         from optim.config import read_settings
+        from optim.workload_settings import workload_of
 
         if file is not None or flags:
             return workload_of(read_settings(file, flags))

@@ -1,6 +1,6 @@
 """Differentiable analytical models of LLM serving fleets."""
 
-from jaxsim.bench_files import read_benchmark, read_scrapes
+from jaxsim.bench_files import read_benchmark, read_scrapes, read_served
 from jaxsim.benchmark_run import BenchmarkRun
 from jaxsim.catalogue import GpuSpec, gpu_names, gpu_spec, model_names, model_spec
 from jaxsim.embedded import workload, workload_names
@@ -11,6 +11,7 @@ from jaxsim.hf_config import model_from_config
 from jaxsim.kv_fit import KvCapacity, kv_capacity
 from jaxsim.measured import MeasuredLaw, measured_laws, measured_profile
 from jaxsim.model_spec import ModelSpec
+from jaxsim.observed import Observed, observed_run
 from jaxsim.profiles import Profile, profile, profile_names
 from jaxsim.request_doctor import examine
 from jaxsim.roofline import roofline
@@ -25,6 +26,7 @@ __all__ = [
     "MeasuredLaw",
     "Metrics",
     "ModelSpec",
+    "Observed",
     "Profile",
     "RunTable",
     "StepFit",
@@ -42,10 +44,12 @@ __all__ = [
     "model_from_config",
     "model_names",
     "model_spec",
+    "observed_run",
     "profile",
     "profile_names",
     "read_benchmark",
     "read_scrapes",
+    "read_served",
     "read_steps",
     "read_trace",
     "roofline",

@@ -24,6 +24,7 @@ from optim.commands.schedule import schedule
 from optim.commands.sensitivity import sensitivity
 from optim.commands.simulate import simulate
 from optim.commands.trace import trace
+from optim.commands.validate import validate
 from optim.commands.whatif import whatif
 
 app = typer.Typer(
@@ -48,6 +49,7 @@ COMMANDS = (
     power,
     cost,
     export,
+    validate,
     compare_routers,
     fit,
     trace,

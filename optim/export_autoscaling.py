@@ -38,7 +38,7 @@ _SAME_UTILIZATION = 0.02
 """How near a pool's share and utilisation must be to the plan's for the workload to be the plan's."""
 
 
-_RULES = {
+MODEL_RULES = {
     "arrivals": "poisson",
     "router": "length",
     "knows": "total",
@@ -46,7 +46,7 @@ _RULES = {
     "scheduling": "independent",
     "kv": "reserve",
 }
-"""Inputs of a simulated fleet that the thresholds hold for."""
+"""Rules of a simulated fleet that the model knows: those of a plan."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def pool_levels(fleet: ExportFleet, workload: Workload, *, headroom: float = HEA
 
 def _check_rules(fleet: ExportFleet) -> None:
     """A simulated fleet under other rules than the model's: what it found does not correct the model."""
-    for key, usual in _RULES.items():
+    for key, usual in MODEL_RULES.items():
         if (value := fleet.input(key)) not in (None, usual):
             raise ValueError(
                 f"{fleet.file} must be of a fleet with {key} {usual!r} to find the loads it meets its SLO at, got "

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from jaxsim._trace_columns import refusal
 from jaxsim.bench_files._exposition import Labels, Scrape
+from jaxsim.percentiles import ranks
 
 MODEL, ENGINE, EDGE = "model_name", "engine", "le"
 
@@ -32,12 +36,54 @@ class Histogram(NamedTuple):
         """Edges of the bucket in which the quantile is; the upper one can be inf. None without buckets."""
         if self.number <= 0 or not self.edges:
             return None
-        low = 0.0
-        for edge, below in self.edges:
-            if below >= q * self.number:
-                return low, edge
-            low = edge
-        return low, math.inf
+        return self._bucket(q * self.number)[:2]
+
+    def interpolated(self, q: float) -> float | None:
+        """The quantile as if the observations of its bucket were spread evenly over it, as Prometheus takes it.
+
+        The lower edge in the bucket without an upper one; None without buckets.
+        """
+        if self.number <= 0 or not self.edges:
+            return None
+        low, high, below, up_to = self._bucket(q * self.number)
+        if math.isinf(high) or up_to <= below:
+            return low
+        return low + (high - low) * (q * self.number - below) / (up_to - below)
+
+    def interval(self, q: float, *, confidence: float = 0.95) -> tuple[float, float] | None:
+        """Edges between which the quantile of the law is that the observations were drawn from.
+
+        Those of the buckets that hold the order statistics of `jaxsim.percentiles.ranks`; the upper one can be inf.
+        """
+        if self.number < 1 or not self.edges:
+            return None
+        first, last = ranks(int(self.number), q, confidence=confidence)
+        low = self._bucket(float(first))[0] if first > 0 else 0.0
+        return low, self._bucket(float(last))[1] if last <= self.number else math.inf
+
+    def _bucket(self, rank: float) -> tuple[float, float, float, float]:
+        """Of the bucket that a rank is in: its edges, and the observations up to each."""
+        low, below = 0.0, 0.0
+        for edge, up_to in self.edges:
+            if up_to >= rank:
+                return low, edge, below, up_to
+            low, below = edge, up_to
+        return low, math.inf, below, self.number
+
+
+def added_up(histograms: Sequence[Histogram]) -> Histogram | None:
+    """The observations of several servers; None of none, or where they have different edges."""
+    edges = [tuple(edge for edge, _ in each.edges) for each in histograms]
+    if not histograms or any(each != edges[0] for each in edges):
+        return None
+    counts = np.sum([[up_to for _, up_to in each.edges] for each in histograms], axis=0)
+    totals = [each.total for each in histograms]
+    known = [total for total in totals if total is not None]
+    return Histogram(
+        sum(each.number for each in histograms),
+        sum(known) if len(known) == len(totals) else None,
+        tuple(zip(edges[0], np.asarray(counts, dtype=float).tolist(), strict=True)),
+    )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -16,7 +16,9 @@ from jaxsim.bench_files import _aiperf_records, _guidellm, _nvidia, _serving
 from jaxsim.bench_files._entries import Entry, lines_in, listed, on_line, parsed
 from jaxsim.bench_files._exposition import Scrape, is_exposition, parse
 from jaxsim.bench_files._scrapes import runs_between
+from jaxsim.bench_files._served import served_between
 from jaxsim.benchmark_run import BenchmarkRun
+from jaxsim.observed import Observed
 
 SNIFFED_CHARACTERS = 65_536
 """Beginning of a file in which its first line is looked for."""
@@ -163,6 +165,30 @@ def read_scrapes(before: str | Path, after: str | Path, *, duration_s: float | N
     """
     scrapes = [_scrape(Path(each)) for each in (before, after)]
     return runs_between(scrapes[0], scrapes[1], duration_s)
+
+
+def read_served(
+    pairs: Sequence[tuple[str | Path, str | Path]], *, duration_s: float | None = None, model: str | None = None
+) -> Observed:
+    """What the replicas of one model served between two scrapes of each, added up.
+
+    Args:
+        pairs: of each server (vLLM, SGLang, TensorRT-LLM), what it answered at /metrics, earlier and later; one answer
+            may hold several replicas, told apart by their labels.
+        duration_s: seconds between the scrapes of each pair; left out, by the times in them.
+        model: which one, where several are served.
+
+    Quantiles are interpolated in the buckets of histograms and known to these.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: no pair, not scrapes of one kind of server, no such model, no duration, nothing served in between,
+            or a counter that went down since a server was started again.
+    """
+    if not pairs:
+        raise invalid("pairs", 0, "one pair of scrapes or more", "an earlier and a later one of each server")
+    read = [(_scrape(Path(before)), _scrape(Path(after))) for before, after in pairs]
+    return served_between(read, duration_s=duration_s, model=model)
 
 
 def _scrape(path: Path) -> Scrape:

@@ -10,6 +10,7 @@ from jaxsim.fleet import FleetDesign
 from jaxsim.hf_config import model_from_config
 from jaxsim.kv_fit import KvCapacity, kv_capacity
 from jaxsim.measured import MeasuredLaw, measured_laws, measured_profile
+from jaxsim.mix import mix
 from jaxsim.model_spec import ModelSpec
 from jaxsim.observed import Observed, observed_run
 from jaxsim.profiles import Profile, profile, profile_names
@@ -41,6 +42,7 @@ __all__ = [
     "kv_capacity",
     "measured_laws",
     "measured_profile",
+    "mix",
     "model_from_config",
     "model_names",
     "model_spec",

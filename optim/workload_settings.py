@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from jaxsim.embedded import workload as embedded
+from jaxsim.embedded import workload_names
 from jaxsim.mix import mix
 from jaxsim.workload import Workload
-from optim.config import ConfigError, Settings
+from optim.config import ConfigError, Settings, read_settings
 from optim.inputs import Input, Inputs
 from optim.plan_file import StreamTable
 
@@ -30,6 +33,20 @@ def workload_of(settings: Settings) -> Workload:
     rows = [(f"workload.mix[{k}]", row) for k, row in enumerate(table.mix)]
     streams = [_stream(settings, place, row) for place, row in rows]
     return mix(streams, [_own_rate(settings, *row, one) for row, one in zip(rows, streams, strict=True)])
+
+
+def workload_again(
+    name: str, output_share: float | None, file: Path | None, flags: Mapping[str, Any]
+) -> Workload | None:
+    """The workload of a written plan, which has none of its lengths; None where it is neither given nor embedded.
+
+    Args:
+        name, output_share: as the plan has them.
+        file, flags: what was given anew, if anything.
+    """
+    if file is not None or flags:
+        return workload_of(read_settings(file, flags))
+    return embedded(name, output_share=output_share) if name in workload_names() else None
 
 
 def rate_of(settings: Settings, workload: Workload) -> float:

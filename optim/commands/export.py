@@ -145,19 +145,15 @@ def _workload(fleet: ExportFleet, file: Path | None, flags: dict[str, Any]) -> C
     """How the plan's workload is found: where it was given, else by its name among those of the package."""
 
     def found() -> Workload:
-        from jaxsim.embedded import workload_names
-        from optim.config import read_settings
-        from optim.workload_settings import workload_of
+        from optim.workload_settings import workload_again
 
-        if file is not None or flags:
-            return workload_of(read_settings(file, flags))
-        name, share = str(fleet.input("workload")), fleet.input("output_share")
-        if name not in workload_names():
+        name = str(fleet.input("workload"))
+        if (again := workload_again(name, fleet.input("output_share"), file, flags)) is None:
             raise ValueError(
                 f"the plan's workload {name!r} must be given again, as a plan has none of its lengths: --plan-file "
                 "with the plan's file, or --trace, --cdf"
             )
-        return workload_of(read_settings(None, {"workload.name": name, "workload.output_share": share}))
+        return again
 
     return found
 

@@ -175,16 +175,9 @@ def _seen(
 
 def _workload(fleet: ExportFleet, file: Path | None, flags: dict[str, Any]) -> Workload | None:
     """The plan's workload: as given, else by its name among those of the package; None where it is neither."""
-    from jaxsim.embedded import workload_names
-    from optim.build import workload_of
-    from optim.config import read_settings
+    from optim.workload_settings import workload_again
 
-    if file is not None or flags:
-        return workload_of(read_settings(file, flags))
-    name, share = str(fleet.input("workload")), fleet.input("output_share")
-    if name not in workload_names():
-        return None
-    return workload_of(read_settings(None, {"workload.name": name, "workload.output_share": share}))
+    return workload_again(str(fleet.input("workload")), fleet.input("output_share"), file, flags)
 
 
 def _inputs(parameters: dict[str, Any], step: float, other: float) -> Inputs:

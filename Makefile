@@ -4,12 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: plan test test-slow lint bench clean
+.PHONY: plan test test-slow lint docs wheel bench clean
 .DEFAULT_GOAL := plan
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,lint,docs,release]'
 	touch $@
 
 plan: $(STAMP)
@@ -26,8 +26,15 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict
+
+wheel: $(STAMP)
+	$(BIN)/python -m build --outdir dist
+	sh scripts/try_wheel.sh dist/fleetgrad-*.whl
+
 bench: $(STAMP)
 	$(BIN)/python benchmarks/speed.py
 
 clean:
-	rm -rf $(VENV) plan-output
+	rm -rf $(VENV) plan-output site dist

@@ -36,12 +36,16 @@ class LengthTable(eqx.Module):
     sums: Float[Array, "knots statistics"]
 
     def up_to(self, tokens: Float[Array, ""]) -> Float[Array, " statistics"]:
-        """Sums over the requests with total tokens <= `tokens`; 0 below the first knot, all above the last."""
+        """Sums over the requests with total tokens <= `tokens`; 0 below the first knot, all above the last.
+
+        The gradient at a knot is that to its right, at the last that to its left.
+        """
         knots, sums = jnp.asarray(self.knots), jnp.asarray(self.sums)
         right = jnp.clip(jnp.searchsorted(knots, tokens, side="right"), 1, knots.shape[0] - 1)
         left = right - 1
         low, high = knots[left], knots[right]
-        part = jnp.clip((tokens - low) / (high - low), 0.0, 1.0)
+        part = (tokens - low) / (high - low)
+        part = jnp.where(part < 0.0, 0.0, jnp.where(part > 1.0, 1.0, part))  # clip would halve the slope at a knot
         return sums[left] + part * (sums[right] - sums[left])
 
     def between(self, lower: Float[Array, ""], upper: Float[Array, ""]) -> Float[Array, " statistics"]:

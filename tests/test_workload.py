@@ -89,6 +89,14 @@ def test_gradient_is_the_density_inside_a_token(requests, cell, part):
     assert difference == pytest.approx(density, abs=1e-9)
 
 
+def test_gradient_at_a_whole_token_is_that_to_its_right():
+    share = first_share(Workload.from_lengths([3, 5, 5, 9], [1, 1, 2, 4], weight=[1.0, 2.0, 3.0, 4.0]))
+    slopes = [float(jax.grad(share)(jnp.asarray(float(t)))) for t in range(1, 13)]
+    steps = [float(share(jnp.asarray(t + 0.5)) - share(jnp.asarray(float(t)))) / 0.5 for t in range(1, 13)]
+    np.testing.assert_allclose(slopes, steps, atol=1e-12)
+    assert max(slopes) > 0.0
+
+
 def test_gradients_are_finite_everywhere():
     workload = Workload.from_lengths([3, 5, 5, 9], [1, 1, 2, 4])
     thresholds = jnp.concatenate([jnp.arange(-2.0, 20.0, 0.25), jnp.asarray([0.0, 1e9])])

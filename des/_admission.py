@@ -34,10 +34,10 @@ def blocks_left(state, rep, slot, prompt):
 
 @jit
 def cached_tokens(state, r, slot, prompt):
-    """Tokens of the prompt whose KV is at hand: what is left of a victim's blocks, and the prefix cache's."""
+    """Tokens of the prompt whose KV is at hand: its kind's, what is left of a victim's blocks, or the cache's."""
     rep = state.replicas[r]
     request = state.requests[slot]
-    cached = blocks_left(state, rep, slot, prompt) * rep["block"]
+    cached = max(blocks_left(state, rep, slot, prompt) * rep["block"], np.int64(state.kinds[request["kind"]]["cached"]))
     if state.cache_blocks > 0:
         most = np.int64(state.kinds[request["kind"]]["input"]) - 1
         cached = max(cached, min(hit_tokens(state, r, request["row"]), most))
@@ -47,7 +47,9 @@ def cached_tokens(state, r, slot, prompt):
 @inline
 def may_hit(state, slot):
     """Whether part of a prompt may be at hand."""
-    return state.cache_blocks > 0 or (state.preemption == CACHED and state.journeys[slot]["preemptions"] > 0)
+    if state.cache_blocks > 0 or state.kinds[state.requests[slot]["kind"]]["cached"] > 0:
+        return True
+    return state.preemption == CACHED and state.journeys[slot]["preemptions"] > 0
 
 
 @inline
@@ -157,7 +159,7 @@ def prepare_prompt(state, r, slot, prompt):
     if state.cache_blocks > 0:
         remember(state, r, request["row"])
     state.journeys[slot]["cached"] = cached
-    if cached == 0 and request["generated"] == 0:
+    if cached == kind["cached"] and request["generated"] == 0:
         return
     pool = state.pools[rep["pool"]]
     left = float(kind["output"] - request["generated"])
@@ -176,6 +178,7 @@ def prepare_prompt(state, r, slot, prompt):
     own["blocks"] = kind["blocks"]
     own["input"] = kind["input"]
     own["output"] = kind["output"]
+    own["cached"] = kind["cached"]
     request["kind"] = state.pools.size * state.num_rows + slot
 
 
@@ -193,7 +196,7 @@ def begin_life(state, r, slot):
     request = state.requests[slot]
     journey = state.journeys[slot]
     note_decode_admission(state, state.replicas[r], slot)
-    journey["cached"] = 0
+    journey["cached"] = state.kinds[request["kind"]]["cached"]
     if request["generated"] > 0 or journey["preemptions"] > 0 or state.cache_blocks > 0:
         prepare_prompt(state, r, slot, prompt_of(state, request))
 

@@ -43,9 +43,10 @@ DONE, MORE_ARRIVALS, MORE_SLOTS, FULL = range(4)
 
 KIND = np.dtype(
     [(name, np.float64) for name in RequestWork._fields]
-    + [("blocks", np.int32), ("input", np.int32), ("output", np.int32), ("can_hold", np.int32)]
+    + [(name, np.int32) for name in ("blocks", "input", "output", "can_hold", "cached")]
 )
-"""A kind of request, one for each pool and row: its `RequestWork` there and the KV blocks it reserves.
+"""A kind of request, one for each pool and row: its `RequestWork` there, the KV blocks it reserves, and how much of its
+prompt is known to be cached wherever it goes.
 
 After the pools' kinds comes one for each slot: the work of a request whose prompt is not its kind's, because part of it
 is cached or because it is computed again."""

@@ -108,6 +108,10 @@ class Experiment:
                 f"transfer is for a design of two pools, prefill and decode, in convention='step', got "
                 f"{design.num_pools} in {setting.convention!r}"
             )
+        if workload.prefix_cache_hit_rate is not None and setting.convention != "step":
+            raise ValueError(
+                f"prefix_cache_hit_rate must be left out in convention={setting.convention!r}; it is for 'step'"
+            )
         fleet = lower.lower_fleet(design, setting.convention, setting.serving, disaggregated=disaggregated)
         served = setting.router.served(workload, design)
         reasons = capability(design, served, max_active=fleet.max_active, free_blocks=fleet.kv_blocks)
@@ -116,9 +120,14 @@ class Experiment:
             reasons = np.maximum(reasons, reasons[::-1])  # both pools must hold a request
         table = setting.router.table(served, reasons)
         inputs, outputs = served.input_tokens, served.output_tokens
+        cached = np.broadcast_to(np.asarray(workload.cached_tokens(inputs)), inputs.shape)
         setting = replace(setting, blocks=_served_blocks(setting.blocks, served))
         return cls(
-            setting, fleet, workload, table, lower.lower_kinds(fleet, inputs, outputs, table.holds, setting.serving)
+            setting,
+            fleet,
+            workload,
+            table,
+            lower.lower_kinds(fleet, inputs, outputs, table.holds, setting.serving, cached),
         )
 
     @property

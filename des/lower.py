@@ -99,8 +99,12 @@ def lower_kinds(
     outputs: Float[np.ndarray, " rows"],
     can_hold: Bool[np.ndarray, "pools rows"],
     serving: Serving,
+    cached: Float[np.ndarray, " rows"] | float = 0.0,
 ) -> np.ndarray:
-    """The kinds table, pools x rows: the work and blocks of each row's tokens under each pool's profile."""
+    """The kinds table, pools x rows: the work and blocks of each row's tokens under each pool's profile.
+
+    `cached` of each prompt's tokens, a real number below its length, are held from the start and not computed.
+    """
     work_of = kimura_work if fleet.kimura else step_work
     table = np.empty((len(fleet.replicas), len(inputs)), dtype=_state.KIND)
     for pool in range(len(table)):
@@ -109,13 +113,18 @@ def lower_kinds(
         blocks = kv_blocks(held, fleet.block_tokens[pool])
         if fleet.kimura and serving.kv == "reserve":
             blocks = 0.0
-        work = work_of(law, fleet.chunk_tokens[pool], inputs, outputs)
-        table[pool] = kinds_table(work, blocks, inputs, outputs, can_hold[pool])
+        work = work_of(law, fleet.chunk_tokens[pool], inputs, outputs, cached)
+        table[pool] = kinds_table(work, blocks, inputs, outputs, can_hold[pool], cached)
     return table
 
 
-def kinds_table(work: RequestWork, blocks: Any, inputs: Any, outputs: Any, can_hold: Any = True) -> np.ndarray:
-    """The loop's record of each kind of request: its work, the blocks it reserves, its lengths."""
+def kinds_table(
+    work: RequestWork, blocks: Any, inputs: Any, outputs: Any, can_hold: Any = True, cached: Any = 0.0
+) -> np.ndarray:
+    """The loop's record of each kind of request: its work, the blocks it reserves, its lengths.
+
+    `cached` counts as whole tokens where prompts are computed piece by piece, or again.
+    """
     table = np.empty(np.shape(work.last_s), dtype=_state.KIND)
     for name, values in work._asdict().items():
         table[name] = values
@@ -123,4 +132,5 @@ def kinds_table(work: RequestWork, blocks: Any, inputs: Any, outputs: Any, can_h
     table["input"] = inputs
     table["output"] = outputs
     table["can_hold"] = can_hold
+    table["cached"] = np.floor(cached)
     return table

@@ -81,6 +81,7 @@ class Router(ABC):
             served.input_tokens[kept],
             served.output_tokens[kept],
             weight=weight[kept],
+            prefix_cache_hit_rate=workload.prefix_cache_hit_rate,
             rate=workload.rate,
             name=workload.name,
             source=workload.source,

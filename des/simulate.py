@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +81,8 @@ def simulate(
 
     Args:
         design: pools with whole numbers of replicas.
-        workload: lengths, and arrival times for ``arrivals="trace"``.
+        workload: lengths, arrival times for ``arrivals="trace"``, and what a prefix cache is assumed to hold of prompts
+            (`Workload.with_prefix_cache`).
         rate: offered requests per second; left out, the process's or the workload's own. In a closed loop: at which
             clients would send if they never waited; left out, as fast as they can.
         num_requests: requests offered in all replications together, warm-up included. Left out, see
@@ -137,7 +139,12 @@ def simulate(
         failures=failures,
         schedule=schedule,
         caps=caps,
-        blocks=_blocks(serving, router, workload.prefix_blocks if prefix_blocks is None else prefix_blocks),
+        blocks=_blocks(
+            serving,
+            router,
+            workload.prefix_blocks if prefix_blocks is None else prefix_blocks,
+            workload.prefix_cache_hit_rate,
+        ),
         warmup_fraction=warmup_fraction,
         windows=windows,
         gaps=itl,
@@ -187,9 +194,15 @@ def _check(*, warmup_fraction: float, rate: float | None, precision: float | Non
     require(windows >= 4, "windows", windows, ">= 4")
 
 
-def _blocks(serving: Serving | None, router: Router | None, blocks: PrefixBlocks | None) -> PrefixBlocks | None:
+def _blocks(
+    serving: Serving | None, router: Router | None, blocks: PrefixBlocks | None, hit_rate: Any
+) -> PrefixBlocks | None:
     """Prompt blocks where there is a cache for them."""
     cached = serving is not None and serving.prefix_cache_blocks > 0
+    if cached and hit_rate is not None:
+        raise ValueError(
+            "prefix_cache_hit_rate and prefix_cache_blocks cannot be given together: the cache finds out its own hits"
+        )
     if cached and blocks is None:
         raise ValueError(
             "prefix_cache_blocks needs a workload with block hashes, or prefix_blocks of its rows, got neither; "

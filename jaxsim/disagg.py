@@ -154,6 +154,7 @@ def prefill_workload(workload: Workload) -> Workload:
         np.asarray(workload.input_tokens),
         np.ones(len(workload.weight)),
         weight=np.asarray(workload.weight),
+        prefix_cache_hit_rate=workload.prefix_cache_hit_rate,
         name=f"{workload.name}, prompts",
         source=workload.source,
     )

@@ -158,6 +158,8 @@ class Tables(eqx.Module):
 def tabulate(workload: Workload, profile: Profile, *, model: str = "step") -> Tables:
     """Tabulate a workload for profiles stacked along the pool axis."""
     _check_model(model)
+    cached = workload.prefix_cache_hit_rate is not None
+    require(model == "step" or not cached, "prefix_cache_hit_rate", "given", "left out", 'it is for model="step"')
     make = tabulate_sharing if model == "step" else reference.tabulate
     return Tables(jax.vmap(lambda one: make(workload, one))(profile))
 
@@ -335,7 +337,7 @@ def evaluate(
         rate: requests per second, >= 0.
         model: "step" (what a continuously batching engine does) or "kimura" (the published reference model).
         dispatch: how a pool's requests are spread over its replicas: "least-loaded" (the only one that "kimura" knows),
-            "random" or "round-robin".
+            "random", "round-robin" or "power-of-two" (the less loaded of two engines drawn at random).
         dispersion: index of dispersion of the arrivals, > 0: 1 for Poisson (the only one that "kimura" knows), for a
             renewal process the squared coefficient of variation of its gaps.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int, Integer
 
 from jaxsim._checks import invalid, require, unknown
-from jaxsim.lengths import cut_tokens
+from jaxsim.lengths import cut_tokens, found_tokens, hit_rate_of
 
 MAX_TOKENS = 16_777_216
 """Longest total accepted, 2**24 tokens: above it a length is a unit mistake, not a prompt."""
@@ -130,6 +131,7 @@ class Workload(eqx.Module):
         arrival_s: arrival times of the trace, from 0, ascending; None where it has none.
         arrival_row: row of each arrival.
         prefix_blocks: prompt blocks of each row, where the trace lists their hashes; None elsewhere.
+        prefix_cache_hit_rate: share of each prompt that a prefix cache holds (`with_prefix_cache`); None for no cache.
         name, source: what it is and where it is from.
         notes: what the reader counted (failed rows, repaired order, ...), for people to see.
         rate: the trace's own mean rate, requests per second; None where no arrival times were known.
@@ -144,6 +146,7 @@ class Workload(eqx.Module):
     arrival_s: Float[np.ndarray, " arrivals"] | None = None
     arrival_row: Int[np.ndarray, " arrivals"] | None = None
     prefix_blocks: PrefixBlocks | None = None
+    prefix_cache_hit_rate: Float[Array, ""] | None = None
     name: str = eqx.field(static=True, default="given")
     source: str = eqx.field(static=True, default="given")
     notes: tuple[str, ...] = eqx.field(static=True, default=())
@@ -159,6 +162,7 @@ class Workload(eqx.Module):
         weight: Any = None,
         arrival_s: Any = None,
         prefix_blocks: PrefixBlocks | None = None,
+        prefix_cache_hit_rate: Any = None,
         rate: float | None = None,
         name: str = "given",
         source: str = "given",
@@ -174,6 +178,7 @@ class Workload(eqx.Module):
             weight: relative frequency of each request, >= 0; left out, all equal.
             arrival_s: arrival instants in seconds, in any order and from any origin; left out, none.
             prefix_blocks: prompt blocks of each request; left out, none.
+            prefix_cache_hit_rate: as of `with_prefix_cache`; left out, none.
             rate: mean rate of the source, requests per second; left out, that of `arrival_s`.
             breakpoints: total tokens at which a CDF was given, natural thresholds to show; () for a sample.
 
@@ -216,6 +221,7 @@ class Workload(eqx.Module):
             arrival_s=times,
             arrival_row=rows,
             prefix_blocks=None if prefix_blocks is None else prefix_blocks.of_rows(first),
+            prefix_cache_hit_rate=hit_rate_of(prefix_cache_hit_rate),
             name=name,
             source=source,
             notes=tuple(notes),
@@ -285,6 +291,19 @@ class Workload(eqx.Module):
         """Weighted mean of one value per row."""
         return jnp.sum(jnp.asarray(self.weight) * values)
 
+    def with_prefix_cache(self, hit_rate: Any) -> Workload:
+        """The same requests where a prefix cache holds the share `hit_rate` in [0, 1] of each prompt; 0 is no cache.
+
+        What it holds is not computed, but attended to, and takes its room in the KV cache; of every prompt one token is
+        computed at the least, as vLLM does. For the `step` model, and for the simulator under its convention.
+        """
+        return replace(self, prefix_cache_hit_rate=hit_rate_of(hit_rate))
+
+    def cached_tokens(self, input_tokens: Float[Array, " rows"]) -> Float[Array, " rows"] | float:
+        """Of prompts of these lengths, the tokens that the prefix cache holds; real numbers."""
+        rate = self.prefix_cache_hit_rate
+        return 0.0 if rate is None else found_tokens(input_tokens, rate)
+
     def tabulate(self, statistics: Float[Array, "rows statistics"]) -> LengthTable:
         """Cumulative weighted sums of `statistics` by total tokens."""
         cumulative = jnp.cumsum(jnp.asarray(self.weight)[:, None] * statistics, axis=0)
@@ -325,6 +344,7 @@ class Workload(eqx.Module):
             weight=weight,
             arrival_s=self.arrival_s,
             prefix_blocks=blocks,
+            prefix_cache_hit_rate=self.prefix_cache_hit_rate,
             rate=self.rate,
             breakpoints=self.breakpoints,
             name=self.name,

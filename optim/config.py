@@ -29,6 +29,7 @@ FLAGS = {
     "workload.cdf": "--cdf",
     "workload.output_share": "--output-share",
     "workload.rate": "--rate",
+    "workload.prefix_cache_hit_rate": "--prefix-cache-hit-rate",
     "workload.map": "--map",
     "workload.time_unit": "--time-unit",
     "workload.failed": "--failed",

@@ -32,7 +32,13 @@ def served_requests(problem: PlanProblem) -> tuple[Workload, float]:
     kept = np.asarray(workload.total_tokens) <= problem.context
     weight = np.asarray(workload.weight)[kept]
     lengths = (np.asarray(workload.input_tokens)[kept], np.asarray(workload.output_tokens)[kept])
-    served = Workload.from_lengths(*lengths, weight=weight, name=workload.name, source=workload.source)
+    served = Workload.from_lengths(
+        *lengths,
+        weight=weight,
+        prefix_cache_hit_rate=workload.prefix_cache_hit_rate,
+        name=workload.name,
+        source=workload.source,
+    )
     return served, problem.rate * float(weight.sum())
 
 

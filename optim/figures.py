@@ -100,5 +100,10 @@ def latency_tails(
 def lengths_alone(workload: Workload) -> Workload:
     """Without what the model does not look at, so that equal shapes share one program."""
     return Workload(
-        workload.input_tokens, workload.output_tokens, workload.weight, workload.knots, workload.rows_to_knot
+        workload.input_tokens,
+        workload.output_tokens,
+        workload.weight,
+        workload.knots,
+        workload.rows_to_knot,
+        prefix_cache_hit_rate=workload.prefix_cache_hit_rate,
     )

@@ -35,6 +35,9 @@ class WorkloadTable(StreamTable):
     """What is served: one stream, or a `mix` of several; with a mix, `rate` is that of all, in their proportions."""
 
     mix: list[StreamTable] | None = Field(None, min_length=1, description="streams served together, each at its rate")
+    prefix_cache_hit_rate: Share | None = Field(
+        None, description="share of each prompt that a prefix cache holds and no engine computes; default 0"
+    )
 
 
 class SloTable(Table):

@@ -23,6 +23,7 @@ from jaxsim.fleet import FleetDesign
 from jaxsim.power import PowerLaw
 from jaxsim.workload import Workload
 from optim._compile import program
+from optim.figures import lengths_alone
 from optim.power_event import Event, EventResult, Flow, Setting, fluid_wait, play_event
 from optim.problem import SLO
 
@@ -138,9 +139,7 @@ class _Fleet:
         self.design, self.rate, self.power, self.lever = design, rate, power, lever
         self.workload = workload
         self._anonymous = eqx.tree_at(lambda d: d.profile, design, design.profile.unnamed())
-        self._lengths = Workload(
-            workload.input_tokens, workload.output_tokens, workload.weight, workload.knots, workload.rows_to_knot
-        )
+        self._lengths = lengths_alone(workload)
         self.whole = tuple(int(n) for n in np.asarray(design.replicas))
         self.now, self.figures = self.held(Setting(None, self.whole))
         self.limits = np.asarray(self.figures.pools.concurrency_limit)

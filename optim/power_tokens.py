@@ -18,6 +18,7 @@ from jaxsim.profiles import Profile
 from jaxsim.roofline_names import parse_name
 from jaxsim.workload import Workload
 from optim._compile import program
+from optim.figures import lengths_alone
 from optim.plan import PRECISION, Plan, plan
 from optim.power_terms import Prices
 from optim.problem import SLO, PlanProblem
@@ -144,8 +145,7 @@ def _ranked(profile: Profile, made: Plan, law: PowerLaw, prices: Prices, levels:
     problem, load = made.problem, float(made.analytic.utilization)
     rates = np.append(problem.rate, problem.rate * levels / load)
     design = _anonymous(made.design)
-    lengths = problem.limited
-    lengths = Workload(lengths.input_tokens, lengths.output_tokens, lengths.weight, lengths.knots, lengths.rows_to_knot)
+    lengths = lengths_alone(problem.limited)
     energies, figures = _at_rates(design, lengths, jnp.asarray(rates), stack_power([law]))
     here: Energy = jax.tree.map(lambda v: v[0], energies)
     bill = electricity(here, pue=prices.pue, usd_per_kwh=prices.usd_per_kwh, kg_co2_per_kwh=prices.kg_co2_per_kwh)

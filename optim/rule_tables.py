@@ -105,6 +105,9 @@ def _cache_blocks(settings: Settings, workload: Workload, tokens: int) -> int:
             "serving.prefix_cache_tokens",
             f"needs a trace that lists block hashes (hash_ids, as Mooncake's); workload {workload.name!r} has none",
         )
+    if workload.prefix_cache_hit_rate is not None:
+        problem = "must be left out beside workload.prefix_cache_hit_rate: the cache finds out its own hits"
+        raise settings.error("serving.prefix_cache_tokens", problem)
     blocks = tokens // workload.prefix_blocks.tokens
     if blocks < 1:
         raise settings.error(

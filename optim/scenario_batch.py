@@ -30,6 +30,9 @@ from optim.verify import Correction, corrected_target
 
 Scalar = Float[Array, ""]
 
+Lengths = tuple[Array, Array, Array | None]
+"""Input and output tokens of a workload's rows, and the hit rate of its prefix cache."""
+
 _MOST = 16
 _MOST_LENGTHS = 400_000
 """Scenarios of a batch, and rows of lengths in all of them: what memory allows."""
@@ -157,9 +160,11 @@ class ScenarioBatch:
         return design, scaled_problem(self.problem, future, self.scenarios.words(row))
 
     @property
-    def _lengths(self) -> tuple[Array, Array]:
+    def _lengths(self) -> Lengths:
         workload = self.problem.workload
-        return jnp.asarray(workload.input_tokens), jnp.asarray(workload.output_tokens)
+        hits = workload.prefix_cache_hit_rate
+        cached = None if hits is None else jnp.asarray(hits)
+        return jnp.asarray(workload.input_tokens), jnp.asarray(workload.output_tokens), cached
 
     @property
     def _upper(self) -> Array:
@@ -201,6 +206,7 @@ def scaled_problem(problem: PlanProblem, future: Future, name: str) -> PlanProbl
         np.asarray(scaled_tokens(workload.input_tokens, future.input_factor)),
         np.asarray(scaled_tokens(workload.output_tokens, future.output_factor)),
         weight=np.asarray(future.weight),
+        prefix_cache_hit_rate=workload.prefix_cache_hit_rate,
         name=workload.name,
         source=f"{workload.source}; {name}",
         notes=workload.notes,
@@ -218,19 +224,17 @@ def scaled_problem(problem: PlanProblem, future: Future, name: str) -> PlanProbl
     )
 
 
-def _case_of(
-    case: Case, lengths: tuple[Array, Array], future: Future, upper: Array, limit: Array, *, model: str
-) -> Case:
+def _case_of(case: Case, lengths: Lengths, future: Future, upper: Array, limit: Array, *, model: str) -> Case:
     """The case in one scenario; traceable."""
     factors = (future.input_factor, future.output_factor)
-    inputs, outputs = (scaled_tokens(tokens, factor) for tokens, factor in zip(lengths, factors, strict=True))
-    workload = _ordered(*cut_tokens(inputs, outputs, limit), future.weight)
+    inputs, outputs = (scaled_tokens(tokens, factor) for tokens, factor in zip(lengths[:2], factors, strict=True))
+    workload = _ordered(*cut_tokens(inputs, outputs, limit), future.weight, lengths[2])
     profile = jax.vmap(scaled_profile)(jax.tree.map(jnp.asarray, case.profile), future.law_factor)
     tables = tabulate(workload, profile, model=model)
     return eqx.tree_at(lambda c: (c.profile, c.tables, c.rate), case, (profile, tables, future.rate))
 
 
-def _ordered(inputs: Array, outputs: Array, weight: Array) -> Workload:
+def _ordered(inputs: Array, outputs: Array, weight: Array, hit_rate: Array | None) -> Workload:
     """A workload of rows in any order; knots as in `Workload.from_lengths`, equal ones and one beyond kept."""
     total = inputs + outputs
     order = jnp.argsort(total)
@@ -238,7 +242,7 @@ def _ordered(inputs: Array, outputs: Array, weight: Array) -> Workload:
     knots = jnp.sort(jnp.concatenate([total - 1.0, total]))
     knots = jnp.concatenate([knots, knots[-1:] + 1.0])
     rows = jnp.searchsorted(total, knots, side="right")
-    return Workload(inputs[order], outputs[order], weight[order], knots, rows)
+    return Workload(inputs[order], outputs[order], weight[order], knots, rows, prefix_cache_hit_rate=hit_rate)
 
 
 def _laws(case: Case, upper: Array, replicas: Array, rate: Array, *, model: str) -> PoolLaws:
@@ -252,7 +256,7 @@ def _floors(case: Case, upper: Array, *, model: str) -> tuple[Array, Array]:
 
 def _sizes_of(
     case: Case,
-    lengths: tuple[Array, Array],
+    lengths: Lengths,
     futures: Future,
     upper: Array,
     limit: Array,
@@ -275,7 +279,7 @@ def _sizes_of(
 
 def _figures_of(
     case: Case,
-    lengths: tuple[Array, Array],
+    lengths: Lengths,
     futures: Future,
     upper: Array,
     limit: Array,
@@ -308,7 +312,7 @@ _figures = (program(_figures_of), program(_figures_of, fast=False))
 
 @program
 def _metrics(
-    case: Case, lengths: tuple[Array, Array], future: Future, upper: Array, limit: Array, replicas: Array, *, model: str
+    case: Case, lengths: Lengths, future: Future, upper: Array, limit: Array, replicas: Array, *, model: str
 ) -> Metrics:
     here = _case_of(case, lengths, future, upper, limit, model=model)
     return metrics(_laws(here, upper, replicas, here.rate, model=model))

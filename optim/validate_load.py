@@ -122,11 +122,14 @@ def load_of(
     planned = None if workload is None else lengths_in_pool(fleet, pool, workload)
     context = float(min(pool.max_context, math.floor(float(pool.profile.kv_tokens))))
     served, lengths = _lengths(seen, planned, context, notes)
+    cached, told = seen.cached_share, "measured"
+    if cached is None:
+        cached, told = float(fleet.input("prefix_cache_hit_rate") or 0.0), "the plan's; the measurement does not say"
     computed = 1.0
-    if seen.cached_share is not None and seen.cached_share > WORTH_A_WORD:
-        computed = max(1.0 - seen.cached_share, 1e-6)
+    if cached > WORTH_A_WORD:
+        computed = max(1.0 - cached, 1e-6)
         notes.append(
-            f"{percent(seen.cached_share)} of the prompt tokens were in a prefix cache: prefill work is taken as "
+            f"{percent(cached)} of the prompt tokens were in a prefix cache ({told}): prefill work is taken as "
             f"{percent(computed)} of the profile's"
         )
     inputs = {
@@ -135,7 +138,7 @@ def load_of(
         "replicas": Input(whole_pool, "the measured ones" if whole_pool == covered else "the plan's"),
         "lengths": Input(served.name, lengths),
         "prompt_tokens_computed_share": Input(
-            computed, "measured" if computed < 1.0 else "default: no prefix cache hits known"
+            computed, told if computed < 1.0 else "default: no prefix cache hits known"
         ),
         "arrivals": Input(
             "poisson" if seen.concurrency is None else f"{seen.concurrency} clients",

@@ -19,11 +19,19 @@ _KINDS = ("name", "trace", "cdf")
 
 
 def workload_of(settings: Settings) -> Workload:
-    """The workload that a plan file and flags name, whole.
+    """The workload that a plan file and flags name, whole, with what a prefix cache is said to hold of its prompts.
 
     Raises:
-        ConfigError: none or several are named, or it cannot be read.
+        ConfigError: none or several are named, or it cannot be read; a prefix cache under the reference model.
     """
+    hit_rate = settings.tables.workload.prefix_cache_hit_rate or 0.0
+    if hit_rate and settings.tables.fleet.model == "kimura":
+        hint = 'is for the default model; use model = "step", or leave it out'
+        raise settings.error("workload.prefix_cache_hit_rate", hint)
+    return _named(settings).with_prefix_cache(hit_rate)
+
+
+def _named(settings: Settings) -> Workload:
     table = settings.tables.workload
     if table.mix is None:
         return _stream(settings, "workload", table)
@@ -35,18 +43,19 @@ def workload_of(settings: Settings) -> Workload:
     return mix(streams, [_own_rate(settings, *row, one) for row, one in zip(rows, streams, strict=True)])
 
 
-def workload_again(
-    name: str, output_share: float | None, file: Path | None, flags: Mapping[str, Any]
-) -> Workload | None:
+def workload_again(planned: Callable[[str], Any], file: Path | None, flags: Mapping[str, Any]) -> Workload | None:
     """The workload of a written plan, which has none of its lengths; None where it is neither given nor embedded.
 
     Args:
-        name, output_share: as the plan has them.
+        planned: the plan's inputs by their names; None where it has none of a name.
         file, flags: what was given anew, if anything.
     """
     if file is not None or flags:
         return workload_of(read_settings(file, flags))
-    return embedded(name, output_share=output_share) if name in workload_names() else None
+    if (name := str(planned("workload"))) not in workload_names():
+        return None
+    again = embedded(name, output_share=planned("output_share"))
+    return again.with_prefix_cache(planned("prefix_cache_hit_rate") or 0.0)
 
 
 def rate_of(settings: Settings, workload: Workload) -> float:
@@ -75,6 +84,10 @@ def load_inputs(
         "workload": Input(workload.name, settings.source(f"workload.{kind}")),
         **shares,
         "rate_rps": Input(rate, settings.source("workload.rate", own)),
+        "prefix_cache_hit_rate": Input(
+            table.prefix_cache_hit_rate or 0.0,
+            settings.source("workload.prefix_cache_hit_rate", "default: every prompt is computed whole"),
+        ),
     }
 
 

@@ -8,7 +8,7 @@ From that follow, in this order,
 - `tables` (on `grid`, `groups`): the same of any length range of a workload, at a cost free of the trace;
 - `fluctuations`: how many run and how much work is present, without a limit;
 - `full`: how often all slots are taken; `waiting`: how long those wait who find them taken;
-- `state`: what an arrival finds; `response`: tails of the wait, TTFT and TPOT;
+- `state` (with `noise`, `two_choices`): what an arrival finds; `response`: tails of the wait, TTFT and TPOT;
 - `tokens`: a limit in KV tokens instead of requests.
 
 Times are in seconds, ages and correlation times in steps. Sources: Koops, Saxena, Boxma, Mandjes 2018 (infinite-server

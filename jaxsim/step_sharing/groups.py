@@ -24,7 +24,7 @@ def prefill_groups(chunks: PerRow) -> Float[Array, "rows groups"]:
     """Membership of each row.
 
     Args:
-        chunks: prompt tokens over tokens of a chunk, > 0; prefill takes the next whole number of steps.
+        chunks: prompt tokens to compute over tokens of a chunk, > 0; prefill takes the next whole number of steps.
     """
     start = _FINE_EDGES[-1]
     longest = jnp.maximum(jnp.ceil(chunks.max()), start + _COARSE)

@@ -11,17 +11,16 @@ to the least loaded they fill alike. The mix is each engine's own.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsim.step_sharing import full
+from jaxsim.step_sharing import full, two_choices
 from jaxsim.step_sharing.fluctuations import Fluctuations, count_ratio, fluctuations, held_ratio
 from jaxsim.step_sharing.moments import Moments
+from jaxsim.step_sharing.noise import Noise
 from jaxsim.step_sharing.waiting import QueueWait, WaitScale
 
 Scalar = Float[Array, ""]
@@ -31,22 +30,6 @@ SAFE_UTILIZATION = 0.9999
 
 _COUNT_X, _COUNT_W = (v / 2.0 for v in np.polynomial.legendre.leggauss(16))
 _COUNT_X = _COUNT_X + 0.5
-
-
-class _Nodes(NamedTuple):
-    """Gauss-Hermite nodes: standard normal scores and their weights, a row."""
-
-    score: np.ndarray
-    weight: np.ndarray
-
-    @classmethod
-    def of(cls, number: int) -> _Nodes:
-        score, weight = np.polynomial.hermite_e.hermegauss(number)
-        return cls(score[None], weight[None] / weight.sum())
-
-
-_WITHOUT, _BESIDE = _Nodes.of(2), _Nodes.of(6)
-"""Of the noise of a step without prefill, and with it: skewed and wide."""
 
 _MERGED = 2
 """Neighbouring numbers running that share a node of the step in progress; the law of the number itself has them all."""
@@ -65,7 +48,6 @@ TAKEN = np.array([False] * (_NUM_COUNTS + 1) + [True])
 _IDLE_STEP_SHARE = 0.02
 """An arrival at an idle engine starts at once; a small share of a step keeps the tail continuous."""
 
-_LEAST_SHAPE = 0.3
 _STEEPEST = 1.5
 _LEAST_NOISE = 0.3
 _WORK_FLOOR = 0.02
@@ -82,6 +64,7 @@ class Load(eqx.Module):
         limit: running requests that one engine admits, real > 0.
         by_tokens: 1 where the limit comes from KV tokens, which fluctuate more than requests; else 0.
         dispersion: index of dispersion of the arrivals; 1 for Poisson.
+        two_choices: whether the dispatcher takes the less loaded of two engines drawn at random.
     """
 
     rate: Scalar
@@ -90,6 +73,7 @@ class Load(eqx.Module):
     limit: Scalar
     by_tokens: Scalar
     dispersion: Scalar
+    two_choices: bool = eqx.field(static=True, default=False, kw_only=True)
 
     @classmethod
     def of(
@@ -101,10 +85,11 @@ class Load(eqx.Module):
         replicas: Scalar | float = 1.0,
         by_tokens: Scalar | float = 0.0,
         dispersion: Scalar | float = 1.0,
+        two_choices: bool = False,
     ) -> Load:
         """A load from numbers; see the attributes."""
         values = (rate, replicas, base_s, limit, by_tokens, dispersion)
-        return cls(*(jnp.asarray(v, dtype=float) for v in values))
+        return cls(*(jnp.asarray(v, dtype=float) for v in values), two_choices=two_choices)
 
 
 class State(eqx.Module):
@@ -127,7 +112,7 @@ class State(eqx.Module):
         counted_variance_s2: variance of the work found at a free slot that comes from how many run.
         met_excess_s: work found by arrivals above that of an average step, because of how many run.
         fluctuations: without a limit.
-        base_s, limit, engines: of the load.
+        base_s, limit, engines, two_choices: of the load.
     """
 
     utilization: Scalar
@@ -148,6 +133,7 @@ class State(eqx.Module):
     base_s: Scalar
     limit: Scalar
     engines: Scalar
+    two_choices: bool = eqx.field(static=True, default=False)
 
     def evenness(self, steps: Float[Array, " windows"]) -> Float[Array, " windows"]:
         """Index of dispersion of the arrivals at one engine over that many steps.
@@ -183,6 +169,8 @@ class State(eqx.Module):
     @property
     def others_s(self) -> Scalar:
         """Mean work of the others in a request's own steps, as it was on arrival."""
+        if self.two_choices:  # numbers found are those of the engine that is joined
+            return (self.weight.sum(1) * self.stay_work_s).sum()
         later = 0.5 * _level(self.engines) * self.work_s[FULL] / self.limit
         work = jnp.where(jnp.asarray(TAKEN), self.stay_work_s, jnp.maximum(self.work_s - later, 0.0))
         return (self.weight.sum(1) * work).sum()
@@ -213,8 +201,20 @@ def state(moments: Moments, load: Load) -> State:
     count, chance = _counts(f, load, slots)
     weight = chance * (1.0 - wait)
     running = (weight * count).sum() + wait * load.limit
+    if load.two_choices:
+        pooled = two_choices.Found(wait, queue, running, count, chance)
+        wait, queue, running, count, chance = two_choices.found(
+            f,
+            pooled,
+            engines,
+            base_s=load.base_s,
+            limit=load.limit,
+            step_work_s=m.step_work_s,
+            nodes=(_COUNT_X, _COUNT_W),
+        )
+        weight = chance * (1.0 - wait)
     spread = (chance * count**2).sum() - (chance * count).sum() ** 2
-    busy = weight[1:] * _busy(count[1:], engines)
+    busy = weight[1:] * _busy(count[1:], jnp.ones(()) if load.two_choices else engines)
     weight = busy.reshape(-1, _MERGED).sum(1)
     count = (busy * count[1:]).reshape(-1, _MERGED).sum(1) / jnp.maximum(weight, 1e-30)
     work, noise, mix_variance, chunk_variance = _works(m, f, load, count)
@@ -239,6 +239,7 @@ def state(moments: Moments, load: Load) -> State:
         base_s=load.base_s,
         limit=load.limit,
         engines=engines,
+        two_choices=load.two_choices,
     )
 
 
@@ -284,51 +285,13 @@ def _level(engines: Scalar) -> Scalar:
 
 def _even(load: Load) -> Scalar:
     """How evenly requests arrive at one engine: whether chosen in turn or as the least loaded, it gets every n-th."""
-    return jnp.clip(1.0 - load.dispersion / jnp.maximum(load.replicas, 1.0), 0.0, 1.0)
+    even = jnp.clip(1.0 - load.dispersion / jnp.maximum(load.replicas, 1.0), 0.0, 1.0)
+    return two_choices.EVENNESS * even if load.two_choices else even
 
 
 def _busy(count: Float[Array, " counts"], engines: Scalar) -> Float[Array, " counts"]:
     """Whether an arrival meets a step in progress: not while one of the engines has nothing to do."""
     return jnp.clip((count - 1.0) * engines + 1.0, 0.0, 1.0)
-
-
-class _Noise(NamedTuple):
-    """Nodes of the noise of a step around the mean that goes with its number running, along the last axis.
-
-    Attributes:
-        mix: from which requests run, seconds.
-        chunk: from how many chunks of prompt are in the step, seconds.
-        weight: probabilities in the law of the steps.
-    """
-
-    mix: Float[Array, "situations mixes"]
-    chunk: Float[Array, "situations mixes"]
-    weight: Float[Array, "situations mixes"]
-
-
-def _noise(work: Array, none: Array, chunk_work: Array, chunk_variance: Array, mix_variance: Array) -> _Noise:
-    """A step without prefill, whose mix varies, and one with, whose mix and prefill do: gamma laws at a few nodes.
-
-    Args:
-        work: mean work of the step, seconds.
-        none: probability that it has no chunk of prompt.
-        chunk_work, chunk_variance: mean and variance of the work of its chunks.
-        mix_variance: variance from the mix.
-    """
-    some = jnp.clip(1.0 - none, 1e-9, 1.0 - 1e-9)
-    mean = chunk_work / some
-    among = jnp.maximum((chunk_variance + chunk_work**2) / some - mean**2, 0.0)
-    rest = jnp.maximum(work - chunk_work, full.TINY)
-    without = _around(rest, mix_variance, _WITHOUT)
-    beside = _around(rest + mean, among + mix_variance, _BESIDE)
-    of_chunks = (among / jnp.maximum(among + mix_variance, 1e-30))[:, None]
-    shares = [(1.0 - some)[:, None] * _WITHOUT.weight, some[:, None] * _BESIDE.weight]
-    return _Noise(
-        mix=jnp.concatenate([without, beside * (1.0 - of_chunks)], axis=1),
-        chunk=jnp.concatenate([jnp.zeros_like(without), mean[:, None] + beside * of_chunks], axis=1)
-        - chunk_work[:, None],
-        weight=jnp.concatenate(shares, axis=1),
-    )
 
 
 def _work_slope(m: Moments, f: Fluctuations) -> Scalar:
@@ -338,7 +301,7 @@ def _work_slope(m: Moments, f: Fluctuations) -> Scalar:
 
 def _works(
     m: Moments, f: Fluctuations, load: Load, count: Float[Array, " counts"]
-) -> tuple[Float[Array, " situations"], _Noise, Float[Array, " situations"], Float[Array, " situations"]]:
+) -> tuple[Float[Array, " situations"], Noise, Float[Array, " situations"], Float[Array, " situations"]]:
     """Work in a step of each situation, the noise around it, and its variances.
 
     The variances are from the mix, and from prefill as if arrivals were not spread evenly. Chunks of prompt come as
@@ -347,7 +310,7 @@ def _works(
     per_request = m.step_work_s
     slope = _work_slope(m, f)
     floor = _WORK_FLOOR * per_request
-    level = _level(load.replicas)
+    level = 0.0 if load.two_choices else _level(load.replicas)
     in_step = f.work_s + slope * (count - 0.5 * level - f.running)
     work = floor * jax.nn.softplus(in_step / floor)
     rate = f.branching / m.work_s
@@ -375,7 +338,7 @@ def _works(
         (mix_variance, jnp.maximum(alike * in_phase * mix * decoding, 1e-30)),
     )
     none = (1.0 - even) * jnp.exp(-chunks) + even * 0.1 * jax.nn.softplus(10.0 * (1.0 - chunks))
-    return work, _noise(work, none, chunk_work, chunk_variance, mix_variance), mix_variance, independent
+    return work, Noise.of(work, none, chunk_work, chunk_variance, mix_variance), mix_variance, independent
 
 
 def _situations(*pairs: tuple[Float[Array, " counts"], Scalar]) -> Float[Array, "pairs situations"]:
@@ -384,14 +347,7 @@ def _situations(*pairs: tuple[Float[Array, " counts"], Scalar]) -> Float[Array, 
     return jnp.concatenate([jnp.zeros_like(taken[:, None]), free, taken[:, None]], axis=1)
 
 
-def _around(mean: Array, variance: Array, nodes: _Nodes) -> Array:
-    """A gamma law less its mean, at its nodes on one more axis (Wilson and Hilferty 1931); the mean is kept."""
-    shape = jnp.maximum(jnp.maximum(mean, full.TINY) ** 2 / jnp.maximum(variance, 1e-30), _LEAST_SHAPE)[:, None]
-    root = jnp.maximum(1.0 - 1.0 / (9.0 * shape) + nodes.score / (3.0 * jnp.sqrt(shape)), 0.05) ** 3
-    return mean[:, None] * (root / (nodes.weight * root).sum(1, keepdims=True) - 1.0)
-
-
-def _met(load: Load, mean_s: Array, noise: _Noise) -> Array:
+def _met(load: Load, mean_s: Array, noise: Noise) -> Array:
     """Probabilities of the nodes as arrivals meet them: in a single engine in proportion to the length of the step.
 
     Of many engines, the one with the longer step frees its slots more slowly and is sent fewer requests.

@@ -71,15 +71,20 @@ class SharingTable(eqx.Module):
 
 
 def tabulate(workload: Workload, profile: Profile) -> SharingTable:
-    """Tabulate one profile. Differentiable in the profile's coefficients."""
+    """Tabulate one profile. Differentiable in the profile's coefficients and in the prefix cache's hit rate.
+
+    Chunks are whole: the gradient in the hit rate is that of their work, at the number of them that there is.
+    """
     inputs, outputs = jnp.asarray(workload.input_tokens), jnp.asarray(workload.output_tokens)
     weight = jnp.asarray(workload.weight)
-    work = physics.step_work(profile.law, profile.chunk_tokens, inputs, outputs)
+    cached = workload.cached_tokens(inputs)
+    computed = inputs if workload.prefix_cache_hit_rate is None else inputs - cached
+    work = physics.step_work(profile.law, profile.chunk_tokens, inputs, outputs, cached)
     requests = Requests.of(work)
     held = physics.kv_blocks(inputs + outputs, profile.block_tokens) * profile.block_tokens
     single = [jnp.ones_like(outputs), outputs, *single_columns(requests, held)]
     nodes = grid.step_nodes(requests.steps.max())
-    prefill = groups.prefill_groups(inputs / profile.chunk_tokens)
+    prefill = groups.prefill_groups(computed / profile.chunk_tokens)
     decode = groups.decode_bins(requests.decode_steps, inputs + outputs / 2.0, weight)
     ends = requests.ends
     on_grid = grid.spread(nodes, ends.ravel()).reshape((*ends.shape, -1))

@@ -38,6 +38,10 @@ Map = Annotated[list[str] | None, typer.Option("--map", metavar="OURS=THEIRS", h
 TimeUnit = Annotated[str | None, typer.Option(help="Unit of the trace's numeric timestamps: s, ms, us or ns.")]
 Failed = Annotated[str | None, typer.Option(help="Trace requests without output: drop or keep.")]
 Rate = Annotated[float | None, typer.Option(help="Requests per second.")]
+HitRate = Annotated[
+    float | None,
+    typer.Option("--prefix-cache-hit-rate", help="Share of each prompt found in a prefix cache; default 0."),
+]
 TtftMs = Annotated[float | None, typer.Option("--ttft-p99-ms", help="Objective on P99 time to first token.")]
 TpotMs = Annotated[float | None, typer.Option("--tpot-p99-ms", help="Objective on P99 time per output token.")]
 Model = Annotated[str | None, typer.Option(help="step (default) or kimura (reference model).")]
@@ -91,6 +95,7 @@ _PARAMETERS = {
     "time_unit": "workload.time_unit",
     "failed": "workload.failed",
     "rate": "workload.rate",
+    "prefix_cache_hit_rate": "workload.prefix_cache_hit_rate",
     "ttft_p99_ms": "slo.ttft_p99_ms",
     "tpot_p99_ms": "slo.tpot_p99_ms",
     "profile": "fleet.profiles",

@@ -147,10 +147,9 @@ def _workload(fleet: ExportFleet, file: Path | None, flags: dict[str, Any]) -> C
     def found() -> Workload:
         from optim.workload_settings import workload_again
 
-        name = str(fleet.input("workload"))
-        if (again := workload_again(name, fleet.input("output_share"), file, flags)) is None:
+        if (again := workload_again(fleet.input, file, flags)) is None:
             raise ValueError(
-                f"the plan's workload {name!r} must be given again, as a plan has none of its lengths: --plan-file "
+                f"the plan's workload {fleet.input('workload')!r} must be given again, as a plan has none of its lengths: --plan-file "
                 "with the plan's file, or --trace, --cdf"
             )
         return again

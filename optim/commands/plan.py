@@ -30,6 +30,7 @@ def plan(
     time_unit: common.TimeUnit = None,
     failed: common.Failed = None,
     rate: common.Rate = None,
+    prefix_cache_hit_rate: common.HitRate = None,
     ttft_p99_ms: common.TtftMs = None,
     tpot_p99_ms: common.TpotMs = None,
     profile: common.Profiles = None,

@@ -177,7 +177,7 @@ def _workload(fleet: ExportFleet, file: Path | None, flags: dict[str, Any]) -> W
     """The plan's workload: as given, else by its name among those of the package; None where it is neither."""
     from optim.workload_settings import workload_again
 
-    return workload_again(str(fleet.input("workload")), fleet.input("output_share"), file, flags)
+    return workload_again(fleet.input, file, flags)
 
 
 def _inputs(parameters: dict[str, Any], step: float, other: float) -> Inputs:

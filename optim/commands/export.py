@@ -149,8 +149,8 @@ def _workload(fleet: ExportFleet, file: Path | None, flags: dict[str, Any]) -> C
 
         if (again := workload_again(fleet.input, file, flags)) is None:
             raise ValueError(
-                f"the plan's workload {fleet.input('workload')!r} must be given again, as a plan has none of its lengths: --plan-file "
-                "with the plan's file, or --trace, --cdf"
+                f"the plan's workload {fleet.input('workload')!r} must be given again, as a plan has none of its "
+                "lengths: --plan-file with the plan's file, or --trace, --cdf"
             )
         return again
 

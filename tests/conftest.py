@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from jaxtyping import install_import_hook
 
@@ -19,6 +20,9 @@ import jax  # noqa: E402
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+hypothesis.settings.register_profile("suite", derandomize=True)  # the same code is judged by the same examples
+hypothesis.settings.load_profile("suite")
 
 RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID")
 if RUN is not None:  # the workers of one run share what they compile

@@ -40,6 +40,7 @@ def test_the_gradient_equals_a_finite_difference(tmp_path, monkeypatch):
     assert float(said[1]) == pytest.approx(float(said[4]), rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_heat_map_is_drawn(tmp_path, monkeypatch):
     text = printed(executed(EXAMPLES / "09_whatif_heatmap.ipynb", tmp_path, monkeypatch))
     assert "combinations can be met" in text

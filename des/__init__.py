@@ -5,6 +5,7 @@ Of `jaxsim` it uses the laws of physics and the data types, and no queueing form
 
 from des.arrivals import ArrivalProcess, MarkovModulated, PiecewiseRate, Poisson, Renewal, Trace
 from des.availability import Caps, Failures, Schedule
+from des.execution import Execution
 from des.knowledge import InputOnly, InputPlusMax, Predicted, Total
 from des.play import PrefixBlocks
 from des.results import PoolResult, SimulationResult
@@ -22,6 +23,7 @@ __all__ = [
     "Caps",
     "CompressRouter",
     "Estimate",
+    "Execution",
     "Failures",
     "InputOnly",
     "InputPlusMax",

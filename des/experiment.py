@@ -144,8 +144,7 @@ class Experiment:
         flat = self.setting.keep == "statistics"
         parts = None if flat else list(self.draw(number, replication, number))
         window, first = self._window(self.draw(number, replication, PART) if parts is None else parts, replication)
-        further: tuple[str, ...] = ("client_wait_s",) if self.setting.concurrency else ()
-        further += PHASES if self.setting.transfer else ()
+        further = self._further
         offered = Offered(self.table, 0.0 if self.setting.concurrency else window[0], first)
         sink = self._bins(METRICS + further, window, batches) if parts is None else self._ledger(parts, further)
         timeline = self._timeline(replication, window[1])
@@ -183,6 +182,18 @@ class Experiment:
             gaps=totals.gaps if self.setting.gaps else None,
             drawn=parts[0] if parts and self.setting.keep == "requests" else None,
         )
+
+    @property
+    def _further(self) -> tuple[str, ...]:
+        """Latencies beside `METRICS`."""
+        waits: tuple[str, ...] = ("client_wait_s",) if self.setting.concurrency else ()
+        return waits + (PHASES if self.setting.transfer else ())
+
+    def empty(self, window: tuple[float, float], batches: int) -> Ledger | Bins:
+        """What a replication's latencies are kept in, still empty."""
+        if self.setting.keep == "statistics":
+            return self._bins(METRICS + self._further, window, batches)
+        return self._ledger([], self._further)
 
     def draw(self, number: int, replication: int, size: int) -> Iterator[Drawn]:
         """The stream of a replication, in parts of at most `size` requests; every design sees the same."""

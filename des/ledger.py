@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -115,6 +116,20 @@ class Ledger:
             self.preemptions = self.preemptions[first:]
         return self
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All that it holds, by name."""
+        others = {"preemptions": self.preemptions, "records": self.records}
+        held = {name: values for name, values in others.items() if values is not None}
+        return self.columns._asdict() | self._further | held
+
+    def fill(self, arrays: Mapping[str, np.ndarray]) -> Ledger:
+        """Hold what `arrays` of one like this said."""
+        self.columns = Columns(*(arrays[name] for name in Columns._fields))
+        self._further = {name: arrays[name] for name in self._further}
+        self.preemptions = arrays.get("preemptions")
+        self.records = arrays["records"].astype(_state.FINISHED) if "records" in arrays else None
+        return self
+
 
 class Bins:
     """Histograms of the latencies of requests sent within [start, end], per pool and batch of that time; flat memory.
@@ -170,6 +185,27 @@ class Bins:
     def after(self, start: float) -> Bins:
         """Only what was sent within the window is counted in the first place."""
         return self
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All that it holds, by name."""
+        held = {name: getattr(self, name) for name in self._SUMS}
+        for name, bins in self.latencies.items():
+            held[f"{name}.counts"] = np.array([[one.counts for one in per_pool] for per_pool in bins])
+            sums = [[(one.total, one.least, one.greatest) for one in per_pool] for per_pool in bins]
+            held[f"{name}.sums"] = np.array(sums, dtype=np.float64)
+        return held
+
+    def fill(self, arrays: Mapping[str, np.ndarray]) -> Bins:
+        """Hold what `arrays` of one like this said."""
+        self.sent, self.preempted, self.preemptions, self.steps = (arrays[name] for name in self._SUMS)
+        for name, bins in self.latencies.items():
+            for p, per_pool in enumerate(bins):
+                for b, one in enumerate(per_pool):
+                    one.counts = arrays[f"{name}.counts"][p, b]
+                    one.total, one.least, one.greatest = arrays[f"{name}.sums"][p, b].tolist()
+        return self
+
+    _SUMS = ("sent", "preempted", "preemptions", "steps")
 
     def histograms(self, name: str, pool: int | None) -> tuple[Histogram, ...]:
         """One for each batch, of one pool or of all."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +10,12 @@ import numpy as np
 
 from des.arrivals import ArrivalProcess, as_process
 from des.availability import Caps, Failures, Schedule
+from des.execution import HERE, Execution
 from des.experiment import Experiment, Setting
 from des.ledger import KEEP
 from des.play import NUM_WINDOWS, PrefixBlocks
 from des.remarks import remarks
+from des.replays import replications as play_all
 from des.results import SimulationResult, pool_results
 from des.router import Router
 from des.routers import LengthRouter
@@ -72,12 +72,13 @@ def simulate(
     keep: str = "latencies",
     itl: bool = False,
     windows: int = NUM_WINDOWS,
+    execution: Execution = HERE,
 ) -> SimulationResult:
     """Simulate a fleet: every step of every engine, every request from arrival to last token.
 
     Requests that have not left when arrivals stop are followed until they have; load and occupancy are measured up
-    to the last arrival only. Equal arguments give equal results, whatever the number of CPUs; designs with one seed
-    see the same arrivals and lengths.
+    to the last arrival only. Equal arguments give equal results, whatever carries the replications out; designs with
+    one seed see the same arrivals and lengths.
 
     Args:
         design: pools with whole numbers of replicas.
@@ -112,9 +113,12 @@ def simulate(
             then within 0.05 %).
         itl: whether to count the gaps between tokens (`SimulationResult.itl`).
         windows: stretches of the measured time for `SimulationResult.time_series`; >= 4.
+        execution: who plays the replications, and where finished ones are kept; left out, this process on a thread for
+            each CPU, and nowhere.
 
     Raises:
-        ValueError: an argument outside its domain, no rate, a relaxed design, or a trace without arrival times.
+        ValueError: an argument outside its domain, no rate, a relaxed design, a trace without arrival times, or a
+            folder with the replications of another request.
     """
     process = as_process(arrivals)
     _check(warmup_fraction=warmup_fraction, rate=rate, precision=precision, keep=keep, windows=windows)
@@ -157,7 +161,8 @@ def simulate(
     if ends and process.name == "trace":
         if precision is not None or replications not in (None, 1):
             raise ValueError("arrivals='trace' plays the trace once: it takes no precision and one replication")
-        return _play(experiment, number=MAX_REQUESTS if num_requests is None else num_requests, count=1)
+        whole = MAX_REQUESTS if num_requests is None else num_requests
+        return _play(experiment, number=whole, count=1, execution=execution)
     if concurrency is None or rate is not None:
         process.mean_rate(rate, workload)
     if ends:
@@ -171,9 +176,13 @@ def simulate(
     require(count >= 1, "replications", count, ">= 1")
     require(number >= count, "num_requests", number, f">= replications ({count})")
     if precision is None:
-        return _play(experiment, number=number, count=count)
+        return _play(experiment, number=number, count=count, execution=execution)
     return _until_precise(
-        lambda number: _play(experiment, number=number, count=count), number, precision, max_requests, decided
+        lambda number: _play(experiment, number=number, count=count, execution=execution),
+        number,
+        precision,
+        max_requests,
+        decided,
     )
 
 
@@ -221,15 +230,11 @@ def _whole_plays(expected: float, num_requests: int | None, replications: int | 
     return count * whole if num_requests is None else num_requests, count
 
 
-def _play(experiment: Experiment, *, number: int, count: int) -> SimulationResult:
-    """`count` replications of ``number // count`` requests, on as many threads as there are CPUs."""
+def _play(experiment: Experiment, *, number: int, count: int, execution: Execution) -> SimulationResult:
+    """`count` replications of ``number // count`` requests."""
     batches = max(NUM_BATCHES // count, 1)
-    workers = min(os.cpu_count() or 1, count)
-    if workers == 1:
-        runs = tuple(experiment.run(number // count, i, batches=batches) for i in range(count))
-    else:
-        with ThreadPoolExecutor(workers) as threads:
-            runs = tuple(threads.map(lambda i: experiment.run(number // count, i, batches=batches), range(count)))
+    played = play_all(experiment, number=number // count, count=count, batches=batches, execution=execution)
+    runs = tuple(played)
     setting, fleet, served = experiment.setting, experiment.fleet, experiment.table.served
     pools = pool_results(
         runs,

@@ -7,6 +7,7 @@ from optim.power_terms import PowerTerms, Prices
 from optim.problem import SLO, PlanProblem
 from optim.robust import Robust, RobustStatus, robust
 from optim.schedule import DaySchedule, schedule
+from optim.sweep import Sweep, sweep
 from optim.uncertainty import DemandScenario, Interval, Uncertainty
 from optim.whatif import WhatIf, whatif
 
@@ -25,11 +26,13 @@ __all__ = [
     "RateProfile",
     "Robust",
     "RobustStatus",
+    "Sweep",
     "Uncertainty",
     "WhatIf",
     "pareto",
     "plan",
     "robust",
     "schedule",
+    "sweep",
     "whatif",
 ]

@@ -13,16 +13,16 @@ import os
 import pickle
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, wraps
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+
+from des.digest import sources
 
 _FAST_COMPILE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 """On CPUs, a quarter of the compilation time for three to four times the (much shorter) run time."""
@@ -35,6 +35,11 @@ Compiled = Callable[[list[Any]], list[Any]]
 def keep_programs(folder: Path | None) -> None:
     """Keep traced programs in `folder` (created when needed) from now on; None keeps none."""
     _folder[:] = [] if folder is None else [folder]
+
+
+def programs_folder() -> Path | None:
+    """Where traced programs are kept; worker processes are told, and share it."""
+    return _folder[0] if _folder else None
 
 
 def program(function: Callable[..., Any] | None = None, *, fast: bool = True) -> Callable[..., Any]:
@@ -103,20 +108,8 @@ def _digest(function: Callable[..., Any], key: Any, options: dict[str, Any]) -> 
 @cache
 def _environment() -> str:
     """Versions, backend and sources that a traced program depends on."""
-    sources = hashlib.sha256()
-    for package in ("jaxsim", "optim"):
-        for source in _modules(resources.files(package)):
-            sources.update(source.read_bytes())
-    return f"{jax.__version__} {jax.default_backend()} {jax.config.read('jax_enable_x64')} {sources.hexdigest()}"
-
-
-def _modules(folder: Traversable) -> Iterator[Traversable]:
-    """Every module below a folder, in the order of names."""
-    for entry in sorted(folder.iterdir(), key=lambda p: p.name):
-        if entry.is_dir():
-            yield from _modules(entry)
-        elif entry.name.endswith(".py"):
-            yield entry
+    x64 = jax.config.read("jax_enable_x64")
+    return f"{jax.__version__} {jax.default_backend()} {x64} {sources('jaxsim', 'optim')}"
 
 
 def _load(path: Path) -> tuple[Any, Any] | None:

@@ -89,6 +89,14 @@ def cache_folder() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "fleetgrad"
 
 
+_FOR_WORKERS = (
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
+)
+"""Settings that worker processes take from the environment: they compile nothing that is compiled already."""
+
+
 def prepare_jax() -> None:
     """float64, and programs kept on disk so that a later run neither traces nor compiles them."""
     import jax
@@ -104,6 +112,8 @@ def prepare_jax() -> None:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    for name in _FOR_WORKERS:
+        os.environ.setdefault(name.upper(), str(getattr(jax.config, name)))
     keep_programs(cache_folder() / "programs")
 
 

@@ -24,6 +24,7 @@ from optim.inputs import Inputs
 from optim.pareto import ParetoFront, ParetoPoint
 from optim.plan import Plan, Round
 from optim.profile_file import NUMBERS
+from optim.sweep import Sweep
 from optim.validity_document import validity_entry, validity_notes
 from optim.verify import PoolVerdict, Verification
 from optim.whatif import WhatIf
@@ -320,10 +321,28 @@ def point_entry(point: ParetoPoint) -> Document:
 def whatif_document(grid: WhatIf, request: PlanRequest, inputs: Inputs) -> Document:
     """Every point of the grid, in the grid's order."""
     points = [whatif_entry(grid, at) for at in np.ndindex(np.asarray(grid.rate).shape)]
-    status = "ok" if any(point["feasible"] for point in points) else "infeasible"
-    doc = document("whatif", status, model=request.problem.model, inputs=input_entries(inputs), points=points)
-    doc["workload"] = workload_entry(request.problem.workload, request.problem.rejected_share)
-    doc["profiles"] = [profile_entry(profile) for profile in request.problem.profiles]
+    feasible = any(point["feasible"] for point in points)
+    return _whatifs(request, inputs, feasible=feasible, points=points)
+
+
+def sweep_document(found: Sweep, request: PlanRequest, inputs: Inputs) -> Document:
+    """A grid too large to list: what its parts have in all."""
+    least, greatest = found.usd_per_hour if found.feasible else (None, None)
+    parts = {
+        "what_ifs": len(found.grid),
+        "feasible": found.feasible,
+        "least_cost_usd_per_hour": least,
+        "greatest_cost_usd_per_hour": greatest,
+        "files": len(found.names),
+    }
+    return _whatifs(request, inputs, feasible=found.feasible > 0, parts=parts)
+
+
+def _whatifs(request: PlanRequest, inputs: Inputs, *, feasible: bool, **content: Any) -> Document:
+    status, problem = "ok" if feasible else "infeasible", request.problem
+    doc = document("whatif", status, model=problem.model, inputs=input_entries(inputs), **content)
+    doc["workload"] = workload_entry(problem.workload, problem.rejected_share)
+    doc["profiles"] = [profile_entry(profile) for profile in problem.profiles]
     doc["warnings"] = list(request.notes)
     return doc
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import jax.numpy as jnp
 import numpy as np
 
+from des.execution import HERE, Execution
 from jaxsim._checks import invalid, require_x64, unknown
 from jaxsim.evaluate import Metrics
 from jaxsim.fleet import FleetDesign
 from jaxsim.profiles import Profile
 from jaxsim.units import MS_PER_S, SECONDS_PER_HOUR, TOKENS_PER_MILLION
-from optim.cases import Case, case_metrics, cases, sized_designs, without_empty_pools
+from optim.cases import Case, case_metrics, choice_of, sized_designs, without_empty_pools
 from optim.power_terms import Aim
 from optim.priced import priced
 from optim.problem import PlanProblem
 from optim.sizing import whole_replicas
+from optim.workers import Programs, require_cpu_workers
 
 NUM_THRESHOLDS = 24
 
@@ -84,6 +87,7 @@ def pareto(
     *,
     thresholds: Sequence[float] | None = None,
     axes: Sequence[str] | None = None,
+    execution: Execution = HERE,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ParetoFront:
     """Size one pool, and two pools at every threshold, for each choice of hardware.
@@ -96,27 +100,45 @@ def pareto(
         thresholds: tokens, between the shortest request and `max_context`; left out, the breakpoints of a CDF
             workload or quantiles of the lengths.
         axes: two or more of `AXES`; left out, cost and P99 TTFT, and energy where the problem has power.
+        execution: who sizes each choice of hardware; left out, this process. Its folder is not used.
         progress: told what is being done.
     """
     require_x64()
     compared = _axes(problem, axes)
     cuts = _thresholds(problem, thresholds)
-    longest = problem.context
-    found: list[ParetoPoint] = []
-    for profiles, case in cases(problem, num_pools=2):
-        names = [str(p.name) for p in profiles]
-        single = [] if names[0] != names[1] else [np.array([longest, longest])]
-        rows = np.stack([*single, *(np.array([cut, longest]) for cut in cuts)])
-        progress(f"sizing {len(rows)} designs on {' + '.join(dict.fromkeys(names))}")
-        found += _points(problem, profiles, case, rows)
+    require_cpu_workers(execution)
+    pairs = list(product(range(len(problem.profiles)), repeat=2))
+    sized: list[list[ParetoPoint]] = [[] for _ in pairs]
+    progress(f"sizing {len(cuts)} thresholds on {len(pairs)} choices of hardware")
+    for done, (place, points) in enumerate(execution.map(_Sizing(problem, cuts, Programs.here()), pairs), start=1):
+        sized[place] = points
+        progress(f"sized {len(cuts)} thresholds on {done} of {len(pairs)} choices of hardware")
+    found = [point for points in sized for point in points]
     costs = np.array([[point.along(axis) for axis in compared] for point in found]).reshape(-1, len(compared))
     first = np.array([[point.along("ttft"), point.usd_per_hour] for point in found]).reshape(-1, 2)
     order = np.lexsort((first[:, 0], first[:, 1]))
     dominated = _dominated(costs)
-    points = tuple(replace(found[i], dominated=bool(dominated[i])) for i in order)
-    good = [i for i, point in enumerate(points) if point.slo_met and point.within_budget and not point.dominated]
-    least = min(good, key=lambda i: (_value(problem, points[i]), i), default=None)
-    return ParetoFront(points, least, compared)
+    ordered = tuple(replace(found[i], dominated=bool(dominated[i])) for i in order)
+    good = [i for i, point in enumerate(ordered) if point.slo_met and point.within_budget and not point.dominated]
+    least = min(good, key=lambda i: (_value(problem, ordered[i]), i), default=None)
+    return ParetoFront(ordered, least, compared)
+
+
+@dataclass(frozen=True)
+class _Sizing:
+    """All designs of two profiles, by their places: one pool where these are equal, and two at each cut."""
+
+    problem: PlanProblem
+    cuts: np.ndarray
+    programs: Programs
+
+    def __call__(self, places: tuple[int, int]) -> list[ParetoPoint]:
+        self.programs.share()
+        longest = self.problem.context
+        profiles, case = choice_of(self.problem, tuple(self.problem.profiles[i] for i in places))
+        single = [np.array([longest, longest])] if str(profiles[0].name) == str(profiles[1].name) else []
+        rows = [*single, *(np.array([cut, longest]) for cut in self.cuts)]
+        return _points(self.problem, profiles, case, np.stack(rows)) if rows else []
 
 
 def _axes(problem: PlanProblem, given: Sequence[str] | None) -> tuple[str, ...]:

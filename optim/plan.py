@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 import des
+from des.execution import HERE, Execution
 from jaxsim._checks import require_x64
 from jaxsim.evaluate import Metrics
 from jaxsim.fleet import FleetDesign
@@ -98,6 +100,8 @@ def plan(
     seed: int = 0,
     precision: float = PRECISION,
     simulate: bool = True,
+    replications: int | None = None,
+    execution: Execution = HERE,
     progress: Progress = lambda _: None,
 ) -> Plan:
     """The cheapest fleet that meets the SLO, or the least in what the problem's power terms say, checked by simulation.
@@ -107,6 +111,9 @@ def plan(
         seed: of the simulator; the search itself is deterministic.
         precision: relative half-width of the simulated P99s' 95 % intervals.
         simulate: False skips the check; the status then says so.
+        replications: of each simulation, see `optim.verify.verify`.
+        execution: who plays them, and where finished ones are kept: those of the first design tried in ``round-1``,
+            and so on.
         progress: told what is being done, a few words at a time.
 
     Returns:
@@ -118,7 +125,8 @@ def plan(
         threads.submit(_warm_up, search)
         if simulate:
             threads.submit(des.prepare)
-        rounds = tuple(_rounds(search, seed, precision, simulate, progress))
+        check = partial(verify, seed=seed, precision=precision, replications=replications)
+        rounds = tuple(_rounds(search, check if simulate else None, execution, progress))
     if not rounds:
         reasons = infeasible(problem, search.single) or _over_budget(problem) or (_no_split(),)
         return Plan(PlanStatus.INFEASIBLE, problem, seed, reasons=reasons)
@@ -129,9 +137,8 @@ def plan(
 
 def _rounds(
     search: Search,
-    seed: int,
-    precision: float,
-    simulate: bool,
+    check: Callable[..., Verification] | None,
+    execution: Execution,
     progress: Progress,
 ) -> Iterator[Round]:
     """Propose, verify, correct; until nothing cheaper is possible, nothing new comes up or the rounds are used up."""
@@ -150,11 +157,12 @@ def _rounds(
             return
         if over_cap and number > 1:
             return  # the last refusal stands: what might satisfy the simulator is above the cap
-        if over_cap or not simulate:
+        if over_cap or check is None:
             yield Round(used, proposal, None, search.certificate(used, proposal.value))
             return
         progress(f"round {number}: simulating {_words(proposal.design)}")
-        verdict = verify(proposal.design, problem, analytic=proposal.analytic, seed=seed, precision=precision)
+        where = execution.within(f"round-{number}")
+        verdict = check(proposal.design, problem, analytic=proposal.analytic, execution=where)
         kilowatts, most = _simulated_kilowatts(proposal, problem, verdict), problem.aim.max_kw
         met = verdict.slo_met and (kilowatts is None or bool(kilowatts <= most))
         tried[_key(proposal.design)] = met

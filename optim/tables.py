@@ -13,12 +13,15 @@ from jaxsim.profiles import Profile
 from jaxsim.trace_stats import LengthSummary, TraceStatistics
 from optim.build import PlanRequest
 from optim.documents import Document, profile_warnings
-from optim.inputs import Inputs
+from optim.inputs import Input, Inputs
 from optim.pareto import AXES, ParetoFront
 from optim.plan_power_report import kw
 from optim.profile_file import NUMBERS
 from optim.report import bullets, inputs_table, slo_sentence, sources, table
 from optim.words import compact, fleet, given, ms, number, percent, usd, whole
+
+LISTED = 12
+"""Values of an input that are listed where there are too many points to list."""
 
 
 def pareto_report(front: ParetoFront, request: PlanRequest, inputs: Inputs) -> Group:
@@ -88,7 +91,11 @@ def _footer(request: PlanRequest) -> list[RenderableType]:
 
 
 def whatif_report(document: Document, request: PlanRequest, inputs: Inputs) -> Group:
-    """A grid of what-ifs as a page."""
+    """A grid of what-ifs as a page; without the table where there are too many to list."""
+    head = Text(whatif_words(document), style="bold")
+    if "parts" in document:
+        brief = {key: _brief(entry) for key, entry in inputs.items()}
+        return Group(head, "", inputs_table(brief), "", *_footer(request))
     made = table(
         "req/s", "P99 TTFT, ms", "P99 TPOT, ms", "$/h", "relaxed $/h", "fleet", "total tokens to", left=("fleet",)
     )
@@ -106,12 +113,23 @@ def whatif_report(document: Document, request: PlanRequest, inputs: Inputs) -> G
             " / ".join(whole(p["upper_tokens"]) for p in pools),
             style="" if point["feasible"] else "red",
         )
-    head = Text(whatif_words(document), style="bold")
     return Group(head, "", made, "", inputs_table(inputs), "", *_footer(request))
 
 
+def _brief(entry: Input) -> Input:
+    """Long lists by their ends."""
+    values = entry.value
+    if not isinstance(values, list) or len(values) <= LISTED:
+        return entry
+    return Input(f"{len(values):,} values from {given(min(values))} to {given(max(values))}", entry.source)
+
+
 def whatif_words(document: Document) -> str:
-    """How many of a grid's points have an answer."""
+    """How many of a grid's points have an answer, and what they cost where they are not listed."""
+    if (parts := document.get("parts")) is not None:
+        least, most = (parts[f"{end}_cost_usd_per_hour"] for end in ("least", "greatest"))
+        costs = "" if least is None else f" from ${least:,.2f} to ${most:,.2f} an hour"
+        return f"{parts['what_ifs']:,} what-ifs, {parts['feasible']:,} feasible{costs}; by the model, not simulated."
     feasible = sum(point["feasible"] for point in document["points"])
     return f"{len(document['points'])} what-ifs, {feasible} feasible; exact sizes by the model, not simulated."
 

@@ -9,6 +9,7 @@ import numpy as np
 
 import des
 from des import Estimate, SimulationResult
+from des.execution import HERE, Execution
 from des.simulate import default_requests
 from jaxsim._ops import maximum
 from jaxsim.evaluate import Metrics, PoolMetrics
@@ -19,6 +20,7 @@ from optim.verdict import Verdict, verdict_of, worst
 QUANTILE = 0.99
 FILLINGS = 10.0
 """Requests of one replication, in requests that run at a time over the spare share of the capacity."""
+USUAL_REPLICATIONS = 8
 MOST_FIRST_REQUESTS = 3_000_000
 _STEP = 1.5
 _LEAST_EXCESS = 0.02
@@ -66,7 +68,14 @@ class Verification:
 
 
 def verify(
-    design: FleetDesign, problem: PlanProblem, *, analytic: Metrics, seed: int, precision: float
+    design: FleetDesign,
+    problem: PlanProblem,
+    *,
+    analytic: Metrics,
+    seed: int,
+    precision: float,
+    replications: int | None = None,
+    execution: Execution = HERE,
 ) -> Verification:
     """Simulate a whole design and hold it against the SLO.
 
@@ -76,14 +85,18 @@ def verify(
         analytic: the model's figures of the design, from which the shortest sensible run is judged.
         seed: of the simulation.
         precision: relative half-width of the 95 % intervals of the P99s.
+        replications: independent runs, each as long as one of 8 would be; left out, 8 or fewer.
+        execution: who plays them, and where finished ones are kept.
     """
     result = des.simulate(
         design,
         problem.limited,
         rate=problem.rate,
-        num_requests=_first_length(design, analytic),
+        num_requests=_first_length(design, analytic, replications),
         seed=seed,
         precision=precision,
+        replications=replications,
+        execution=execution,
         decided=lambda result: _clearly_missed(judge(result, problem.slo), problem.slo),
         convention=problem.model,
     )
@@ -128,13 +141,14 @@ def _verdict(p99s_s: tuple[Estimate | None, Estimate | None], slo: SLO, overload
     return worst(verdict_of(e.low, e.high, limit) for e, limit in known)
 
 
-def _first_length(design: FleetDesign, analytic: Metrics) -> int:
+def _first_length(design: FleetDesign, analytic: Metrics, replications: int | None) -> int:
     """Requests of the first try: each replication long against the time the fleet takes to fill and to forget."""
     pools = analytic.pools
     active = float(np.sum(np.asarray(pools.active_batch) * np.asarray(pools.replicas)))
     slack = max(1.0 - float(analytic.utilization), 0.02)
-    enough = min(8.0 * FILLINGS * active / slack, MOST_FIRST_REQUESTS)
-    return max(default_requests(int(np.sum(design.replicas))), int(enough))
+    enough = min(USUAL_REPLICATIONS * FILLINGS * active / slack, MOST_FIRST_REQUESTS)
+    number = max(default_requests(int(np.sum(design.replicas))), int(enough))
+    return number if replications is None else number * replications // USUAL_REPLICATIONS + 1
 
 
 def _p99(sample: des.Sample) -> Estimate | None:

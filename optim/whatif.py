@@ -1,40 +1,95 @@
-"""whatif: many problems at once, each with its own optimal thresholds and sizes, in one compiled program.
-
-A chunk of problems is solved at a time. With several devices each takes one such chunk, by a mesh over the batch axis:
-every device runs the program that a single one would, so the answers do not depend on their number.
-"""
+"""whatif: many problems at once, each with its own optimal thresholds and sizes, in one compiled program."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 import polars as pl
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from des.execution import HERE, Execution
+from des.parts import whole_file
 from jaxsim._checks import require_positive, require_x64
 from jaxsim.units import MS_PER_S
-from optim._compile import program
-from optim.cases import Case, cases
 from optim.problem import PlanProblem
-from optim.relax import descend, smooth
-from optim.sizing import CEIL_TOLERANCE, Targets
-from optim.transforms import start_coordinates
+from optim.whatif_rows import Answers, RowSolver, nothing, rows_at_once
+from optim.workers import Programs, require_cpu_workers
 
-NUM_STARTS = 6
-CHUNK = 64
-"""Problems solved at once by a device; a fixed number, so that one program serves any grid."""
 
-Solver = Callable[[Case, Case, jax.Array], tuple[jax.Array, ...]]
+@dataclass(frozen=True)
+class Grid:
+    """Inputs that broadcast, not laid out: any number of rows in the memory of its axes.
+
+    Attributes:
+        rate, ttft_p99_s, tpot_p99_s: views of the broadcast shape; inf as a TPOT objective is none.
+    """
+
+    rate: np.ndarray
+    ttft_p99_s: np.ndarray
+    tpot_p99_s: np.ndarray
+
+    @classmethod
+    def of(cls, problem: PlanProblem, *, rate: Any = None, ttft_p99_s: Any = None, tpot_p99_s: Any = None) -> Grid:
+        """Every combination; what is left out is the problem's own.
+
+        Raises:
+            ValueError: a rate or objective that is not > 0, or shapes that do not broadcast.
+        """
+        slo = problem.slo
+        own_tpot = np.inf if slo.tpot_p99_s is None else slo.tpot_p99_s
+        given = (
+            problem.rate if rate is None else rate,
+            slo.ttft_p99_s if ttft_p99_s is None else ttft_p99_s,
+            own_tpot if tpot_p99_s is None else tpot_p99_s,
+        )
+        axes = [np.asarray(v, dtype=np.float64) for v in given]
+        whole = np.broadcast_arrays(*axes)
+        require_positive("rate", axes[0])
+        require_positive("ttft_p99_s", axes[1])
+        require_positive("tpot_p99_s", np.where(np.isinf(axes[2]), 1.0, axes[2]))
+        return cls(*whole)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That the inputs broadcast to."""
+        return self.rate.shape
+
+    def __len__(self) -> int:
+        """Rows, in C order."""
+        return int(self.rate.size)
+
+    @property
+    def axes(self) -> tuple[np.ndarray, ...]:
+        """The inputs as small as they broadcast from."""
+        whole = (self.rate, self.ttft_p99_s, self.tpot_p99_s)
+        return tuple(v[tuple(slice(0, 1) if step == 0 else slice(None) for step in v.strides)] for v in whole)
+
+    def rows_of(self, place: int, size: int) -> range:
+        """The rows of a share of `size`, by its place; the last may be shorter."""
+        return range(place * size, min((place + 1) * size, len(self)))
+
+    def rows(self, first: int, last: int) -> np.ndarray:
+        """Rows `first` to before `last` as (rate, TTFT, TPOT)."""
+        at = np.unravel_index(np.arange(first, last), self.shape or (1,))
+        whole = (self.rate, self.ttft_p99_s, self.tpot_p99_s)
+        return np.stack([(v if self.shape else v[None])[at] for v in whole], axis=1)
+
+    def answered(self, answers: Answers) -> WhatIf:
+        """With answers of all its rows."""
+        costs = answers["usd_per_hour"]
+        by_pool = {name: answers[name] for name in ("replicas", "upper_tokens", "profile")}
+        return WhatIf(
+            self.rate,
+            self.ttft_p99_s,
+            self.tpot_p99_s,
+            usd_per_hour=costs.reshape(self.shape),
+            relaxed_usd_per_hour=answers["relaxed_usd_per_hour"].reshape(self.shape),
+            feasible=np.isfinite(costs).reshape(self.shape),
+            **{name: values.reshape(*self.shape, values.shape[-1]) for name, values in by_pool.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -77,19 +132,13 @@ class WhatIf:
 
     def write(self, path: Path) -> None:
         """`table` as a parquet file, whole or not at all."""
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".parquet", delete=False) as file:
-            whole = Path(file.name)
-        try:
-            self.table().write_parquet(whole)
-            whole.chmod(0o644)
-            os.replace(whole, path)
-        except BaseException:
-            whole.unlink(missing_ok=True)
-            raise
+        with whole_file(path) as beside:
+            self.table().write_parquet(beside)
 
 
 def _or_null(values: np.ndarray, known: np.ndarray) -> pl.Series:
-    return pl.Series([value if there else None for value, there in zip(values.tolist(), known, strict=True)])
+    """Values, null where they are not known."""
+    return pl.select(pl.when(pl.Series(known)).then(pl.Series(values))).to_series()
 
 
 def whatif(
@@ -98,6 +147,7 @@ def whatif(
     rate: Any = None,
     ttft_p99_s: Any = None,
     tpot_p99_s: Any = None,
+    execution: Execution = HERE,
     progress: Callable[[str], None] = lambda _: None,
 ) -> WhatIf:
     """The least-cost fleet for every combination of the inputs that broadcasting gives, on every device JAX has.
@@ -106,122 +156,39 @@ def whatif(
         problem: everything that is not varied.
         rate, ttft_p99_s, tpot_p99_s: arrays that broadcast; left out, the problem's own value. inf as a TPOT
             objective is none.
+        execution: who computes; left out, this process. Its folder is not used: see `optim.sweep`.
         progress: told what is being done.
 
     Returns:
         WhatIf, arrays of the broadcast shape; `replicas`, `upper_tokens` and `profile` (names) with a last pool axis.
 
     Raises:
-        ValueError: a rate or objective that is not > 0.
+        ValueError: a rate or objective that is not > 0, or workers where JAX computes on accelerators.
     """
     require_x64()
-    slo = problem.slo
-    own_tpot = np.inf if slo.tpot_p99_s is None else slo.tpot_p99_s
-    given = (
-        problem.rate if rate is None else rate,
-        slo.ttft_p99_s if ttft_p99_s is None else ttft_p99_s,
-        own_tpot if tpot_p99_s is None else tpot_p99_s,
-    )
-    grid = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in given))
-    require_positive("rate", grid[0])
-    require_positive("ttft_p99_s", grid[1])
-    require_positive("tpot_p99_s", np.where(np.isinf(grid[2]), 1.0, grid[2]))
-    shape, flat = grid[0].shape, np.stack([g.reshape(-1) for g in grid], axis=1)
-
-    pools = problem.max_pools
-    best = _nothing(len(flat), pools)
-    devices = min(jax.device_count(), -(-len(flat) // CHUNK))
-    solve, chunk = _solver(devices, problem.model), CHUNK * devices
-    on = f" on {devices} devices" if devices > 1 else ""
-    for profiles, case in cases(problem, num_pools=pools):
-        names = np.array([str(p.name) for p in profiles])
-        smoothed = smooth(case)
-        for first in range(0, len(flat), chunk):
-            progress(f"{' + '.join(names)}: {first:,} of {len(flat):,}{on}")
-            rows = flat[first : first + chunk]
-            padded = np.concatenate([rows, np.repeat(rows[-1:], chunk - len(rows), axis=0)])
-            answer = [np.asarray(v)[: len(rows)] for v in solve(case, smoothed, jnp.asarray(padded))]
-            _keep_cheaper(best, answer, names, slice(first, first + len(rows)))
-    return WhatIf(
-        *grid,
-        usd_per_hour=best["usd_per_hour"].reshape(shape),
-        relaxed_usd_per_hour=best["relaxed_usd_per_hour"].reshape(shape),
-        feasible=np.isfinite(best["usd_per_hour"]).reshape(shape),
-        replicas=best["replicas"].reshape(*shape, pools),
-        upper_tokens=best["upper_tokens"].reshape(*shape, pools),
-        profile=best["profile"].reshape(*shape, pools),
-    )
+    grid = Grid.of(problem, rate=rate, ttft_p99_s=ttft_p99_s, tpot_p99_s=tpot_p99_s)
+    require_cpu_workers(execution)
+    found = nothing(len(grid), problem.max_pools)
+    size = rows_at_once(len(grid), alone=execution.alone)
+    shares = [grid.rows_of(k, size) for k in range(-(-len(grid) // size))]
+    tell = Teller(progress, len(grid))
+    tell(0)
+    for place, answers in execution.map(
+        RowSolver(problem, Programs.here()), [grid.rows(s.start, s.stop) for s in shares]
+    ):
+        for name, values in answers.items():
+            found[name][shares[place].start : shares[place].stop] = values
+        tell(len(shares[place]))
+    return grid.answered(found)
 
 
-def _solver(devices: int, model: str) -> Solver:
-    """Solves rows that are a multiple of the devices."""
-    if devices == 1:
-        return lambda case, smoothed, rows: _solve(case, smoothed, rows, model)
-    shared, split = (NamedSharding(_mesh(devices), spec) for spec in (PartitionSpec(), PartitionSpec(_AXIS)))
+class Teller:
+    """Says how many of so many rows are answered."""
 
-    def solve(case: Case, smoothed: Case, rows: jax.Array) -> tuple[jax.Array, ...]:
-        here, there = jax.device_put((case, smoothed), shared)
-        return _sharded(devices, model)(here, there, jax.device_put(rows, split))
+    def __init__(self, progress: Callable[[str], None], count: int) -> None:
+        self._progress, self._count, self._done = progress, count, 0
 
-    return solve
-
-
-_AXIS = "what_ifs"
-
-
-@cache
-def _mesh(devices: int) -> Mesh:
-    return Mesh(np.array(jax.devices()[:devices]), (_AXIS,))
-
-
-@cache
-def _sharded(devices: int, model: str) -> Solver:
-    """`_solve` on each device's own rows: nothing crosses between them."""
-    alone = _solve.__wrapped__
-
-    def local(case: Case, smoothed: Case, rows: jax.Array) -> tuple[jax.Array, ...]:
-        found: tuple[jax.Array, ...] = alone(case, smoothed, rows, model)
-        return found
-
-    specs = (PartitionSpec(), PartitionSpec(), PartitionSpec(_AXIS))
-    mapped = jax.shard_map(local, mesh=_mesh(devices), in_specs=specs, out_specs=PartitionSpec(_AXIS), check_vma=False)
-    return jax.jit(mapped)
-
-
-@program(fast=False)
-def _solve(case: Case, smoothed: Case, rows: jax.Array, model: str) -> tuple[jax.Array, ...]:
-    """Whole cost, relaxed cost, replicas and thresholds of each row (rate, TTFT, TPOT); inf where infeasible."""
-    starts = jnp.asarray(start_coordinates(NUM_STARTS, case.num_pools))
-    longest = jnp.full(case.num_pools, 1.0) * case.longest
-
-    def one(row: jax.Array) -> tuple[jax.Array, ...]:
-        targets = Targets(jnp.full(case.num_pools, row[1]), jnp.full(case.num_pools, row[2]))
-        here, there = (eqx.tree_at(lambda c: (c.rate, c.targets), c, (row[0], targets)) for c in (case, smoothed))
-        _, upper = descend(starts, there, model)
-        upper = jnp.concatenate([longest[None], jnp.maximum(jnp.floor(upper), 1.0)])
-        size = jax.vmap(lambda u: here.sizes(u, model=model, relaxed=False))(upper)
-        replicas = jnp.ceil(size.replicas * (1.0 - CEIL_TOLERANCE))
-        whole = (replicas * jnp.asarray(case.profile.usd_per_hour)[None]).sum(1)
-        whole = jnp.where(size.feasible.all(1), whole, jnp.inf)
-        at = jnp.argmin(whole)
-        relaxed = jax.vmap(here.relaxed_usd_per_hour)(size)
-        return whole[at], jnp.where(jnp.isfinite(whole[at]), relaxed[at], jnp.inf), replicas[at], upper[at]
-
-    return jax.vmap(one)(rows)
-
-
-def _nothing(count: int, pools: int) -> dict[str, np.ndarray]:
-    return {
-        "usd_per_hour": np.full(count, np.inf),
-        "relaxed_usd_per_hour": np.full(count, np.inf),
-        "replicas": np.full((count, pools), np.nan),
-        "upper_tokens": np.full((count, pools), np.nan),
-        "profile": np.full((count, pools), "", dtype=object),
-    }
-
-
-def _keep_cheaper(best: dict[str, np.ndarray], answer: list[np.ndarray], names: np.ndarray, rows: slice) -> None:
-    cheaper = answer[0] < best["usd_per_hour"][rows] - 1e-9
-    for key, values in zip(("usd_per_hour", "relaxed_usd_per_hour", "replicas", "upper_tokens"), answer, strict=True):
-        best[key][rows][cheaper] = values[cheaper]
-    best["profile"][rows][cheaper] = names
+    def __call__(self, more: int) -> None:
+        """So many more are."""
+        self._done += more
+        self._progress(f"{self._done:,} of {self._count:,} what-ifs")

@@ -203,7 +203,7 @@ def test_a_no_from_the_simulator_corrects_the_model_and_replans(verified, monkey
     """Told that every P99 TTFT is half as much again as the objective, the planner asks for a larger fleet."""
     asked = []
 
-    def once_no(design, problem_, *, analytic, seed, precision):
+    def once_no(design, problem_, **_):
         asked.append(design)
         first = len(asked) == 1
         return verdict_of(verified, design, slo_met=not first, ttft_s=OBJECTIVE.ttft_p99_s * (1.5 if first else 0.9))
@@ -220,7 +220,7 @@ def test_a_no_from_the_simulator_corrects_the_model_and_replans(verified, monkey
 
 
 def test_no_to_every_candidate_is_a_refusal(verified, monkeypatch):
-    def never(design, problem_, *, analytic, seed, precision):
+    def never(design, problem_, **_):
         return verdict_of(verified, design, slo_met=False, ttft_s=10.0)
 
     monkeypatch.setattr(planner, "verify", never)

@@ -13,12 +13,11 @@ import pytest
 from fleets import problem
 
 import optim
+from optim import whatif_rows
 from optim._compile import program
 from optim.problem import SLO
 from optim.search import Search
 from optim.verify import Correction
-
-whatif_module = sys.modules["optim.whatif"]  # the package exports a function of that name
 
 RATES = np.array([0.5, 40.0, 900.0])
 OBJECTIVES = np.array([0.001, 0.06, 0.5])
@@ -28,9 +27,9 @@ OBJECTIVES = np.array([0.001, 0.06, 0.5])
 def one_program():
     """The program of `whatif`, traced once at most and compiled fast, in small batches."""
     patch = pytest.MonkeyPatch()
-    traced_once = eqx.debug.assert_max_traces(max_traces=2)(whatif_module._solve.__wrapped__)
-    patch.setattr(whatif_module, "_solve", program(traced_once))
-    patch.setattr(whatif_module, "CHUNK", 5)
+    traced_once = eqx.debug.assert_max_traces(max_traces=2)(whatif_rows._solve.__wrapped__)
+    patch.setattr(whatif_rows, "_solve", program(traced_once))
+    patch.setattr(whatif_rows, "CHUNK", 5)
     yield
     patch.undo()
 
@@ -147,7 +146,7 @@ jax.config.update("jax_enable_x64", True)
 import numpy as np
 import optim
 from fleets import problem
-module = sys.modules["optim.whatif"]
+module = optim.whatif_rows
 module.CHUNK = 4
 module._solve = optim._compile.program(module._solve.__wrapped__)
 said = []
@@ -176,8 +175,8 @@ def on_devices(*counts):
 def test_any_number_of_devices_gives_identical_answers():
     one, eight = on_devices(1, 8)
     assert (one.pop("devices"), eight.pop("devices")) == (1, 8)
-    assert one.pop("said") == [f"h100-80gb + h100-80gb: {k} of 27" for k in range(0, 27, 4)]
-    assert eight.pop("said") == ["h100-80gb + h100-80gb: 0 of 27 on 7 devices"]
+    assert one.pop("said") == [f"{k} of 27 what-ifs" for k in (*range(0, 27, 4), 27)]
+    assert eight.pop("said") == ["0 of 27 what-ifs", "27 of 27 what-ifs"]
     for name, values in one.items():
         assert np.array_equal(values, eight[name], equal_nan=name in ("replicas", "upper_tokens")), name
     assert sum(one["feasible"]) == 18

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console, RenderableType
 
 if TYPE_CHECKING:
+    from des.execution import Execution
     from optim.config import Settings
 
 PIPED_WIDTH = 100
@@ -80,6 +81,13 @@ Replications = Annotated[int | None, typer.Option(min=1, help="Independent runs 
 Warmup = Annotated[float, typer.Option(help="Share of the time left out at the start.")]
 Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON schema of plan files and leave.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of the simulator's random numbers.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Worker processes; left out, this process. The numbers do not depend on it.")
+]
+Engine = Annotated[str, typer.Option(help="Workers: local (default), or ray, a cluster that RAY_ADDRESS may name.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="With --out: keep finished parts in DIR/parts; a run that was stopped goes on.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Strict JSON on standard output, nothing else.")]
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Also write JSON, CSV, plots and an HTML report there.")
@@ -281,6 +289,20 @@ def folder(path: Path | None) -> Path | None:
     except OSError as error:
         fail(f"--out {path}: cannot be made ({error.strerror}); give the path of a folder")
     return path
+
+
+PARTS = "parts"
+"""The folder of finished parts in the output folder."""
+
+
+def execution(workers: int | None, engine: str, folder: Path | None, *, resume: bool = False) -> Execution:
+    """Who carries out the tasks of a command, and where finished ones are kept."""
+    from des.execution import Execution
+
+    if resume and folder is None:
+        fail("--resume needs --out DIR, the folder that finished parts are kept in")
+    with clean_errors():
+        return Execution(workers=workers, engine=engine, folder=folder / PARTS if resume and folder else None)
 
 
 def command_line(context: typer.Context) -> list[str]:

@@ -48,6 +48,8 @@ def pareto(
     minimize: common.Minimize = None,
     max_kw: common.MaxKw = None,
     max_kwh_per_million_tokens: common.MaxKwh = None,
+    workers: common.Workers = None,
+    engine: common.Engine = "local",
     as_json: common.AsJson = False,
     out: common.Out = None,
 ) -> None:
@@ -59,6 +61,7 @@ def pareto(
     with common.clean_errors():
         settings = read_settings(file, flags)
     folder = common.folder(out)
+    execution = common.execution(workers, engine, folder)
 
     from optim.build import plan_request
     from optim.documents import pareto_document, to_json
@@ -73,7 +76,7 @@ def pareto(
     inputs = {**request.inputs, "thresholds_tokens": thresholds_input}
     inputs.pop("max_pools")
     with common.progress("sweeping thresholds") as told, common.clean_errors():
-        front = sweep(request.problem, thresholds=cuts, axes=compared, progress=told)
+        front = sweep(request.problem, thresholds=cuts, axes=compared, execution=execution, progress=told)
     inputs["axes"] = flag(list(front.axes), given=compared is not None)
     document = pareto_document(front, request, inputs)
     report = pareto_report(front, request, inputs)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from optim.plan import Plan
 
 Precision = Annotated[float | None, typer.Option(help="Relative half-width of the simulated P99s' intervals.")]
+Replications = Annotated[
+    int | None, typer.Option(min=1, help="Independent runs of each simulation; left out, 8 or fewer.")
+]
 NoSimulate = Annotated[bool, typer.Option("--no-simulate", help="Skip the simulator; the plan is then not verified.")]
 
 
@@ -48,8 +51,12 @@ def plan(
     seed: common.Seed = 0,
     precision: Precision = None,
     no_simulate: NoSimulate = False,
+    replications: Replications = None,
+    workers: common.Workers = None,
+    engine: common.Engine = "local",
     as_json: common.AsJson = False,
     out: common.Out = None,
+    resume: common.Resume = False,
     schema: common.Schema = False,
 ) -> None:
     """Find the cheapest fleet that meets the SLO, or the one of least energy, and check it by simulation.
@@ -68,6 +75,7 @@ def plan(
     if precision is not None:
         common.positive("--precision", precision)
     folder = common.folder(out)
+    execution = common.execution(workers, engine, folder, resume=resume)
 
     from optim.build import plan_request
     from optim.documents import plan_document, to_json
@@ -86,7 +94,19 @@ def plan(
         "simulate": flag(not no_simulate, given=no_simulate),
     }
     with common.progress("planning") as told:
-        found = find(request.problem, seed=seed, precision=wanted, simulate=not no_simulate, progress=told)
+        with common.clean_errors():
+            found = find(
+                request.problem,
+                seed=seed,
+                precision=wanted,
+                simulate=not no_simulate,
+                replications=replications,
+                execution=execution,
+                progress=told,
+            )
+        if found.verification is not None:
+            played = len(found.verification.result.replications)
+            inputs["replications"] = flag(played, given=replications is not None, default="default: 8 or fewer")
         document = plan_document(found, request, inputs)
         report = plan_report(found, request, inputs)
         if folder is not None:

@@ -55,6 +55,9 @@ def simulate(
     as_json: common.AsJson = False,
     out: common.Out = None,
     requests_out: RequestsOut = False,
+    workers: common.Workers = None,
+    engine: common.Engine = "local",
+    resume: common.Resume = False,
     schema: common.Schema = False,
 ) -> None:
     """Simulate a fleet whose pools the file spells out ([[fleet.pools]]), beside the model's figures of it.
@@ -76,6 +79,7 @@ def simulate(
     if requests_out and out is None:
         common.fail("--requests-out needs --out DIR, the folder that requests.parquet goes to")
     folder = common.folder(out)
+    execution = common.execution(workers, engine, folder, resume=resume)
 
     import des
     from optim.build import fleet_request
@@ -103,6 +107,7 @@ def simulate(
                 windows=windows,
                 itl=itl,
                 keep="requests" if requests_out else "latencies",
+                execution=execution,
                 **request.rules.arguments,
             )
         told("evaluating the model")

@@ -22,6 +22,7 @@ from optim.commands.profiles import profiles
 from optim.commands.robust import robust
 from optim.commands.schedule import schedule
 from optim.commands.sensitivity import sensitivity
+from optim.commands.serve import serve
 from optim.commands.simulate import simulate
 from optim.commands.trace import trace
 from optim.commands.validate import validate
@@ -54,6 +55,7 @@ COMMANDS = (
     fit,
     trace,
     profiles,
+    serve,
 )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import RenderableType
 
 from optim.commands import _common as common
 from optim.commands._common import Exit
@@ -82,7 +83,7 @@ def plan(
     from optim.inputs import flag
     from optim.plan import PRECISION, PlanStatus
     from optim.plan import plan as find
-    from optim.report import plan_report, verdict
+    from optim.report import plan_report
 
     with common.clean_errors():
         request = plan_request(settings, power=True)
@@ -111,10 +112,7 @@ def plan(
         report = plan_report(found, request, inputs)
         if folder is not None:
             told(f"writing {folder}")
-            document |= _further(found)
-            common.write_report(folder / "report.txt", report)
-            (folder / "plan.json").write_text(to_json(document) + "\n", encoding="utf-8")
-            _write_details(folder, found, document, verdict(found).plain, common.command_line(context))
+            write_plan(folder, found, document, report, common.command_line(context))
     if as_json:
         common.show_json(to_json(document))
     else:
@@ -123,6 +121,23 @@ def plan(
         raise typer.Exit(Exit.INFEASIBLE)
     if found.status is PlanStatus.REFUSED:
         raise typer.Exit(Exit.REFUSED)
+
+
+def write_plan(folder: Path, found: Plan, document: Document, report: RenderableType, command: Sequence[str]) -> None:
+    """All files of a plan: report.txt, plan.json, report.html, and the tables and plots beside them.
+
+    Args:
+        folder: there already.
+        found, document, report: the plan, as a document, which gets what only files have, and as a page of text.
+        command: that made it.
+    """
+    from optim.documents import to_json
+    from optim.report import verdict
+
+    document |= _further(found)
+    common.write_report(folder / "report.txt", report)
+    (folder / "plan.json").write_text(to_json(document) + "\n", encoding="utf-8")
+    _write_details(folder, found, document, verdict(found).plain, command)
 
 
 def _further(found: Plan) -> Document:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import RenderableType
 
 from optim.commands import _common as common
 
 if TYPE_CHECKING:
     from des import SimulationResult
     from optim.build import FleetRequest
+    from optim.documents import Document
     from optim.tails import Tails
+    from optim.verdict import Verdict
 
 Precision = Annotated[float | None, typer.Option(help="Run longer until the P99s' intervals are this narrow.")]
 Windows = Annotated[int, typer.Option(min=4, help="Stretches of the time series of occupancy and queues.")]
@@ -126,30 +131,53 @@ def simulate(
     document = simulation_document(request, result, inputs, analytic, verdict)
     report = simulation_report(request, result, inputs, analytic, verdict)
     if folder is not None:
-        from optim.documents import plain
-        from optim.html_page import write_page
-        from optim.html_simulation import simulation_page
-        from optim.simulation_report import pool_names, rules_lines, simulation_verdict
-
-        common.write_report(folder / "report.txt", report)
-        (folder / "simulation.json").write_text(to_json(document) + "\n", encoding="utf-8")
         with common.clean_errors():
-            drawn = _write_plots(folder, request, result, modelled=analytic is not None)
-            page = simulation_page(
-                plain(document),
-                verdict=simulation_verdict(request, result, verdict).plain,
-                command=common.command_line(context),
-                tails=drawn,
-                pools=pool_names(request),
-                rules=[line.plain for line in rules_lines(request.rules, result)],
-            )
-            write_page(folder / "report.html", page)
+            written = SimulationFiles(request, result, document, report, verdict, modelled=analytic is not None)
+            written.write(folder, common.command_line(context))
             if requests_out:
                 result.write_requests(folder / "requests.parquet")
     if as_json:
         common.show_json(to_json(document))
     else:
         common.show(report, *common.report_line(folder))
+
+
+@dataclass(frozen=True)
+class SimulationFiles:
+    """A simulated fleet and what is said of it, to be written.
+
+    Attributes:
+        document, report: as JSON will have it, and as a page of text.
+        verdict: on the objectives; None without any.
+        modelled: whether the model has figures of the fleet.
+    """
+
+    request: FleetRequest
+    result: SimulationResult
+    document: Document
+    report: RenderableType
+    verdict: Verdict | None
+    modelled: bool
+
+    def write(self, folder: Path, command: Sequence[str]) -> None:
+        """report.txt, simulation.json, report.html and the plots, into a folder that is there already."""
+        from optim.documents import plain, to_json
+        from optim.html_page import write_page
+        from optim.html_simulation import simulation_page
+        from optim.simulation_report import pool_names, rules_lines, simulation_verdict
+
+        common.write_report(folder / "report.txt", self.report)
+        (folder / "simulation.json").write_text(to_json(self.document) + "\n", encoding="utf-8")
+        drawn = _write_plots(folder, self.request, self.result, modelled=self.modelled)
+        page = simulation_page(
+            plain(self.document),
+            verdict=simulation_verdict(self.request, self.result, self.verdict).plain,
+            command=command,
+            tails=drawn,
+            pools=pool_names(self.request),
+            rules=[line.plain for line in rules_lines(self.request.rules, self.result)],
+        )
+        write_page(folder / "report.html", page)
 
 
 def _write_plots(folder: Path, request: FleetRequest, result: SimulationResult, *, modelled: bool) -> Tails | None:

@@ -127,6 +127,7 @@ def test_a_plan_is_found_first(tmp_path):
     assert numbers == sorted(numbers, reverse=True) and not any(map(math.isnan, numbers))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_said(tmp_path):
     fast = LOAD.replace("ttft_p99_ms = 400", "ttft_p99_ms = 1")
     result = run(tmp_path, fast + PLANNED, "--no-simulate")

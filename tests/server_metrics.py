@@ -9,6 +9,7 @@ from fleets import small_workload
 
 import des
 from jaxsim.fleet import FleetDesign
+from optim import validate_predict
 from optim.binding import Binding
 from optim.build import PlanRequest
 from optim.documents import plan_document, to_json
@@ -17,6 +18,8 @@ from optim.plan import Plan, PlanStatus
 from optim.problem import SLO, PlanProblem
 
 CONTEXT = 8000.0
+OF_LENGTHS = ("inputs", "outputs", "prompt_total", "output_total")
+"""Metrics that say how many tokens requests have."""
 EDGES = {  # as vLLM has them
     "time_to_first_token_seconds": (
         0.001,
@@ -184,3 +187,9 @@ def write_trace(path, workload=None):
     lines = [f"{int(i)},{int(o)}" for (i, o), n in zip(rows, times, strict=True) for _ in range(n)]
     path.write_text("input_tokens,output_tokens\n" + "\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def shorten(monkeypatch):
+    """A quarter of the usual simulations: their scatter is told, so nothing that is tested hangs on it."""
+    monkeypatch.setattr(validate_predict, "MOST_REQUESTS", 1_500)
+    monkeypatch.setattr(validate_predict, "LEAST_REQUESTS", 1_500)

@@ -125,39 +125,41 @@ def test_a_replication_that_is_not_one_is_refused(tmp_path):
         simulated(execution=Execution(folder=tmp_path))
 
 
-KILLED = """
+DIES_WRITING = """
 import os, signal, sys
 from pathlib import Path
 import jax
 jax.config.update("jax_enable_x64", True)
 import polars as pl
-sys.path.insert(0, sys.argv[1])
-from test_execution import simulated
-import des
 written, write = [], pl.DataFrame.write_parquet
 
 def write_half(table, path):
-    if len(written) == 2:
+    if len(written) == int(sys.argv[1]):
         Path(path).write_bytes(b"PAR1 and no more")
         os.kill(os.getpid(), signal.SIGKILL)
     written.append(path)
     write(table, path)
 
 pl.DataFrame.write_parquet = write_half
+"""
+
+SIMULATES = """
+import des
+from test_execution import simulated
 simulated(execution=des.Execution(workers=1, folder=Path(sys.argv[2])))
 """
 
 
-def killed(script, *arguments):
-    """Run a script that kills itself."""
+def killed_writing(script, written, *arguments):
+    """Run a script that kills itself half-way through the parquet file after so many."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-c", script, *map(str, arguments)]
+    command = [sys.executable, "-c", DIES_WRITING + script, str(written), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def test_a_run_killed_while_it_writes_is_resumed_with_identical_files(tmp_path):
-    killed(KILLED, ROOT / "tests", tmp_path / "killed")
+    killed_writing(SIMULATES, 2, tmp_path / "killed")
     left = {path.name for path in (tmp_path / "killed").iterdir()}
     assert {"manifest.json", "400-00000.parquet", "400-00001.parquet"} < left
     assert [name.startswith(".400-00002.parquet.") for name in sorted(left)] == [True, False, False, False]

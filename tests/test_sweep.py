@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 from fleets import A100, H100, problem
-from test_execution import contents, killed, no_workers_left
+from test_execution import contents, killed_writing, no_workers_left
 
 import optim
 from des.execution import Execution
@@ -79,29 +79,14 @@ def test_a_finished_sweep_computes_nothing(whole):
     assert contents(whole.parts.folder) == before
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-import jax
-jax.config.update("jax_enable_x64", True)
-import polars as pl
+SWEEPS = """
 from test_sweep import swept
-written, write = [], pl.DataFrame.write_parquet
-
-def write_half(table, path):
-    if len(written) == 5:
-        Path(path).write_bytes(b"PAR1 and no more")
-        os.kill(os.getpid(), signal.SIGKILL)
-    written.append(path)
-    write(table, path)
-
-pl.DataFrame.write_parquet = write_half
-swept(Path(sys.argv[1]))
+swept(Path(sys.argv[2]))
 """
 
 
 def test_a_sweep_killed_while_it_writes_is_resumed_with_identical_files(whole, tmp_path):
-    killed(KILLED, tmp_path)
+    killed_writing(SWEEPS, 5, tmp_path)
     finished = {path: path.stat().st_mtime_ns for path in tmp_path.glob("part-*.parquet")}
     assert len(finished) == 5
     said = []

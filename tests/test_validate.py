@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from exported import fleet as exported_fleet
 from fleets import make_profile, small_workload
-from server_metrics import CONTEXT, Fleet, write_plan
+from server_metrics import CONTEXT, OF_LENGTHS, Fleet, shorten, write_plan
 
 from jaxsim.bench_files import read_benchmark, read_served
 from jaxsim.fit.rescale import scaled
 from jaxsim.observed import observed_run
 from jaxsim.workload import Workload
-from optim import validate_predict
 from optim.export_plan import read_fleet_file
 from optim.validate import ValidationStatus, validate
 from optim.validate_compare import Part, Tolerances, compare, part_of
@@ -25,14 +24,11 @@ from optim.validate_refit import refit
 
 PROFILE = make_profile()
 RATE, REPLICAS = 30.0, 3
-TOKENS = ("inputs", "outputs", "prompt_total", "output_total")
 
 
 @pytest.fixture(autouse=True)
 def short_runs(monkeypatch):
-    """A quarter of the usual simulations: their scatter is told, so nothing that is tested hangs on it."""
-    monkeypatch.setattr(validate_predict, "MOST_REQUESTS", 1_500)
-    monkeypatch.setattr(validate_predict, "LEAST_REQUESTS", 1_500)
+    shorten(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +189,7 @@ def test_bursts_are_not_blamed_on_steps(reference_plan, tmp_path):
 
 
 def test_a_queue_that_grew_is_not_judged(reference_plan, tmp_path):
-    seen = served(tmp_path, PROFILE, rate=150.0, model="kimura", leave_out=TOKENS)
+    seen = served(tmp_path, PROFILE, rate=150.0, model="kimura", leave_out=OF_LENGTHS)
     load = load_of(reference_plan, reference_plan.pools[0], seen, small_workload(), replicas=None)
     found = validate(reference_plan, load, seen)
     assert found.status is ValidationStatus.NOT_JUDGED and not found.rows and found.due is None

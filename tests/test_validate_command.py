@@ -6,24 +6,20 @@ import re
 import benchmark_files as files
 import pytest
 from fleets import make_profile
-from server_metrics import Fleet, write_plan, write_trace
+from server_metrics import OF_LENGTHS, Fleet, shorten, write_plan, write_trace
 from typer.testing import CliRunner
 
 from jaxsim.fit.rescale import scaled
-from optim import validate_predict
 from optim.cli import app
 from optim.profile_file import fit_errors_of, read_profile
 
 PROFILE = make_profile()
 RATE, REPLICAS = 30.0, 3
-TOKENS = ("inputs", "outputs", "prompt_total", "output_total")
 
 
 @pytest.fixture(autouse=True)
 def short_runs(monkeypatch):
-    """A quarter of the usual simulations: their scatter is told, so nothing that is tested hangs on it."""
-    monkeypatch.setattr(validate_predict, "MOST_REQUESTS", 1_500)
-    monkeypatch.setattr(validate_predict, "LEAST_REQUESTS", 1_500)
+    shorten(monkeypatch)
 
 
 def run(*words):
@@ -46,7 +42,7 @@ def folder(tmp_path_factory):
             scaled(PROFILE, decode=factor, prompt=factor), replicas=REPLICAS, rate=RATE, model="kimura", number=6_000
         )
         (made / name).mkdir()
-        _, seconds = fleet.write(made / name, leave_out=() if name == "same" else TOKENS)
+        _, seconds = fleet.write(made / name, leave_out=() if name == "same" else OF_LENGTHS)
         (made / name / "seconds").write_text(f"{seconds!r}", encoding="utf-8")
     return made
 

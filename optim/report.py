@@ -36,10 +36,10 @@ UNMEASURED = "published, not measured"
 
 
 def table(*columns: str, title: str | None = None, left: Sequence[str] = ()) -> Table:
-    """A plain table whose columns are right-aligned unless named in `left`."""
+    """A plain table; columns are right-aligned unless named in `left`, and what is too long is folded, not cut."""
     made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        made.add_column(column, justify="left" if column in left else "right")
+        made.add_column(column, justify="left" if column in left else "right", overflow="fold")
     return made
 
 

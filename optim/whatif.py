@@ -15,7 +15,7 @@ from des.parts import whole_file
 from jaxsim._checks import require_positive, require_x64
 from jaxsim.units import MS_PER_S
 from optim.problem import PlanProblem
-from optim.whatif_rows import Answers, RowSolver, nothing, rows_at_once
+from optim.whatif_rows import Answers, RowSolver, few_rows, nothing, rows_at_once
 from optim.workers import Programs, require_cpu_workers
 
 
@@ -174,7 +174,7 @@ def whatif(
     tell = Teller(progress, len(grid))
     tell(0)
     for place, answers in execution.map(
-        RowSolver(problem, Programs.here()), [grid.rows(s.start, s.stop) for s in shares]
+        RowSolver(problem, Programs.here(), few_rows(len(grid))), [grid.rows(s.start, s.stop) for s in shares]
     ):
         for name, values in answers.items():
             found[name][shares[place].start : shares[place].stop] = values

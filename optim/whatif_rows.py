@@ -26,7 +26,9 @@ from optim.workers import Programs
 
 NUM_STARTS = 6
 CHUNK = 64
-"""Rows solved at once by a device; a fixed number, so that one program serves any grid."""
+"""Rows solved at once by a device; a fixed number, so that one program serves any grid of more than a few rows."""
+_FEW = 8
+"""A grid of at most a chunk over this is solved in one chunk that small: a page of what-ifs should not pay for 64."""
 
 SHARE = 8
 """Chunks of a task for a worker process."""
@@ -44,10 +46,12 @@ class RowSolver:
     Attributes:
         problem: everything that is not varied.
         programs: where traced programs are kept.
+        few: whether the whole grid is of a few rows (`few_rows`).
     """
 
     problem: PlanProblem
     programs: Programs
+    few: bool = False
 
     @cached_property
     def _choices(self) -> list[tuple[np.ndarray, Case, Case]]:
@@ -61,6 +65,7 @@ class RowSolver:
         best = nothing(len(rows), self.problem.max_pools)
         devices = _devices_for(len(rows))
         solve, chunk = _solver(devices, self.problem.model), CHUNK * devices
+        chunk = chunk // _FEW if self.few else chunk
         for names, case, smoothed in self._choices:
             for first in range(0, len(rows), chunk):
                 some = rows[first : first + chunk]
@@ -68,6 +73,11 @@ class RowSolver:
                 answer = [np.asarray(v)[: len(some)] for v in solve(case, smoothed, jnp.asarray(padded))]
                 _keep_cheaper(best, answer, names, slice(first, first + len(some)))
         return best
+
+
+def few_rows(count: int) -> bool:
+    """Whether a grid of so many rows is solved in one small chunk."""
+    return count <= CHUNK // _FEW
 
 
 def rows_at_once(count: int, *, alone: bool) -> int:

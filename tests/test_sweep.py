@@ -13,6 +13,7 @@ import optim
 from des.execution import Execution
 from optim.sweep import _Rows, sweep
 from optim.whatif import Grid
+from optim.whatif_rows import few_rows
 
 __all__ = ["no_workers_left"]
 
@@ -77,6 +78,16 @@ def test_a_finished_sweep_computes_nothing(whole):
     again = swept(whole.parts.folder, progress=said.append)
     assert (again.computed, said) == (0, ["200 of 200 what-ifs"])
     assert contents(whole.parts.folder) == before
+
+
+def test_a_few_rows_alone_are_answered_as_among_many(answers):
+    """They take a chunk of their own size, not one of 64."""
+    assert few_rows(2) and not few_rows(answers.usd_per_hour.size)
+    few = optim.whatif(one_pool(), rate=RATES[20:22], ttft_p99_s=OBJECTIVES[3:4])
+    assert np.isfinite(few.usd_per_hour).all()
+    np.testing.assert_array_equal(few.replicas, answers.replicas[20:22, 3:4])
+    np.testing.assert_array_equal(few.usd_per_hour, answers.usd_per_hour[20:22, 3:4])
+    np.testing.assert_allclose(few.relaxed_usd_per_hour, answers.relaxed_usd_per_hour[20:22, 3:4], rtol=1e-12)
 
 
 SWEEPS = """
